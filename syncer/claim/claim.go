@@ -13,13 +13,15 @@
 // survey renders from a source are rendered at one revision of it, or a commit that moves
 // an object from one to another could be seen on neither side. An owner that is
 // being deleted claims nothing. What cannot be found out about an owner counts as a claim
-// while that may pass and while the owner is akin to the one that asks; see akin.
+// while that may pass and while the owner is akin to the one that asks; see akin. So does
+// an object that an owner has or declares in a cluster of which it is not known which it is.
 //
 // Failure model: an owner that cannot be read is an error, never an absent claim. One
 // that cannot be rendered claims what it has on record.
 package claim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -48,16 +50,17 @@ type Claims struct {
 	Client, Live client.Reader
 	// ServiceAccount is impersonated where an owner names none.
 	ServiceAccount string
-	// Home identifies the cluster that we run in: the Kustomization of a kubeconfig that
-	// leads back to it shares objects with those that have none. Empty is not known. nil
-	// is that nobody knows.
-	Home func(context.Context) (string, error)
+	// Identify fills in which cluster a reference of an object in a namespace leads to, or
+	// leaves it empty: two references may lead to one cluster, and a kubeconfig back to the
+	// one that we run in. Without it, only what is on record tells.
+	Identify func(ctx context.Context, namespace string, ref target.Ref) (target.Ref, error)
 	// Kustomizations and HelmReleases tell what these declare.
 	Kustomizations, HelmReleases Declarer
 	Now                          func() time.Time
 
-	mu    sync.Mutex
-	index index
+	mu         sync.Mutex
+	index      index
+	identities map[lead]identity
 }
 
 // Except tells who besides self answers for an object of the cluster that a reference
@@ -76,7 +79,7 @@ func (c *Claims) Except(self client.Object, at target.Ref, applied Applied) appl
 			// the one which must still have what self applied.
 			found.superseded = found.superseded || applied.Current != nil && !applied.Current(&survey.view)
 		}
-		return found.on(e, except), nil
+		return found.on(ctx, e, except), nil
 	}
 }
 
@@ -96,12 +99,12 @@ func (a Applied) has(owner inventory.Entry) bool {
 
 // claims are what a survey found.
 type claims struct {
-	of   *Claims
+	of   *survey
 	self inventory.Entry
 	// superseded: self applies what it no longer declares.
 	superseded bool
-	// there are the ids of the owners whose inventories are about the cluster.
-	there map[string]bool
+	// owners are those whose inventories count, by id, wherever they apply.
+	owners map[string]client.Object
 	// declared and again are owners by the objects' ids without namespaces.
 	declared, again map[string][]claim
 	// unsure are owners of which it is not known yet what they declare.
@@ -114,6 +117,8 @@ type claims struct {
 type claim struct {
 	namespace string
 	owner     inventory.Entry
+	// unsure: it may be about another cluster.
+	unsure bool
 }
 
 // split takes the namespace off an id, and leaves name, group and kind. A namespace has
@@ -129,44 +134,76 @@ func (c claim) matches(e, except inventory.Entry) bool {
 }
 
 // on tells how others answer for an object.
-func (c *claims) on(e, except inventory.Entry) apply.Claim {
+func (c *claims) on(ctx context.Context, e, except inventory.Entry) apply.Claim {
 	_, rest := split(e.ID())
-	find := func(in map[string][]claim) *claim {
+	find := func(in map[string][]claim, unsure bool) *claim {
 		for i := range in[rest] {
-			if in[rest][i].matches(e, except) {
+			if in[rest][i].unsure == unsure && in[rest][i].matches(e, except) {
 				return &in[rest][i]
 			}
 		}
 		return nil
 	}
-	if c.superseded || find(c.again) != nil {
+	if c.superseded || find(c.again, false) != nil || find(c.again, true) != nil {
 		return apply.Claim{Owner: c.self.String(), Kind: apply.Again}
 	}
-	if by := c.recorded(rest, e, except); by != "" {
+	by, maybe := c.recorded(ctx, rest, e, except)
+	if by != "" {
 		return apply.Claim{Owner: by, Kind: apply.Recorded}
 	}
-	if by := find(c.declared); by != nil {
+	if by := find(c.declared, false); by != nil {
 		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared}
 	}
+	if by := find(c.declared, true); by != nil && maybe == "" {
+		maybe = by.owner.String()
+	}
 	for _, by := range c.unsure {
-		if by.ID() != except.ID() && by.ID() != e.ID() {
-			return apply.Claim{Owner: by.String(), Kind: apply.Declared, Unsure: true}
+		if maybe == "" && by.ID() != except.ID() && by.ID() != e.ID() {
+			maybe = by.String()
 		}
+	}
+	if maybe != "" {
+		return apply.Claim{Owner: maybe, Kind: apply.Declared, Unsure: true}
 	}
 	return apply.Claim{}
 }
 
-// recorded names the first of the owners that have an object in their inventories.
-func (c *claims) recorded(rest string, e, except inventory.Entry) string {
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
-	first := ""
-	for _, by := range c.of.index.owners[rest] {
-		if name := by.owner.String(); by.matches(e, except) && c.there[by.owner.ID()] && (first == "" || name < first) {
-			first = name
+// recorded names the first of the owners that have an object in their inventories, and of
+// those that may have another one there, in another cluster.
+func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.Entry) (by, maybe string) {
+	for _, o := range c.recording(rest, e, except) {
+		switch c.of.applies(ctx, o) {
+		case here:
+			return EntryOf(o).String(), maybe
+		case unclear:
+			maybe = cmp.Or(maybe, EntryOf(o).String())
+		case elsewhere:
 		}
 	}
-	return first
+	return "", maybe
+}
+
+// recording are the owners that have an object of some cluster in their inventories: those
+// first that are known to be about the one that is asked about, and then by name.
+func (c *claims) recording(rest string, e, except inventory.Entry) []client.Object {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	var owners []client.Object
+	for _, by := range c.of.index.owners[rest] {
+		if o := c.owners[by.owner.ID()]; o != nil && by.matches(e, except) {
+			owners = append(owners, o)
+		}
+	}
+	asks := func(o client.Object) int {
+		if c.of.place(o).SameCluster(o.GetNamespace(), c.of.at, c.of.self.GetNamespace()) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(owners, func(a, b client.Object) int {
+		return cmp.Or(asks(a)-asks(b), strings.Compare(EntryOf(a).String(), EntryOf(b).String()))
+	})
+	return owners
 }
 
 // EntryOf identifies an owner.

@@ -2,7 +2,9 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -36,6 +38,88 @@ func release(id string, change func(*helmv2.HelmRelease)) client.Object {
 	return h
 }
 
+// leads gives a Kustomization a kubeconfig.
+func leads(secret string) func(*kustomizev1.Kustomization) {
+	return func(k *kustomizev1.Kustomization) {
+		k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: secret}}
+	}
+}
+
+// identify tells which cluster each Secret leads to: own leads back home.
+func identify(_ context.Context, namespace string, ref target.Ref) (target.Ref, error) {
+	switch {
+	case ref.Name == "broken":
+		return ref, errors.New("no answer")
+	case ref.Name == "tenant" && namespace == "others":
+		ref.Cluster = "another"
+		return ref, nil
+	}
+	ref.Cluster = map[string]string{"": "home", "own": "home", "tenant": "uid", "other": "uid"}[ref.Name]
+	return ref, nil
+}
+
+// TestIdentifies: clusters are asked which they are only where that may matter, and once.
+func TestIdentifies(t *testing.T) {
+	config := inventory.Entry{Namespace: "x", Name: "a", Kind: "ConfigMap", Version: "v1"}
+	release := func(name, secret string, change ...func(*helmv2.HelmRelease)) client.Object {
+		h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
+		h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: secret}}
+		for _, c := range change {
+			c(h)
+		}
+		return h
+	}
+	stranger := func(h *helmv2.HelmRelease) {
+		h.Namespace = "others"
+		h.Spec.ChartRef = &helmv2.CrossNamespaceSourceReference{Kind: "OCIRepository", Name: "chart"}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		owners []client.Object
+		silent bool
+		asked  int
+	}{
+		"Local": {reason: "nobody has a kubeconfig", owners: []client.Object{kustomization("new", config.ID(), nil)}},
+		"Recorded": {reason: "where it applies is on record, so only home is asked", owners: []client.Object{kustomization("new", "x_b__ConfigMap", func(k *kustomizev1.Kustomization) {
+			leads("tenant")(k)
+			k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}.Encode()}
+		})}, asked: 1},
+		"Shared":   {reason: "two releases of one Secret, and home", owners: []client.Object{release("a", "tenant"), release("b", "tenant")}, asked: 2},
+		"Stranger": {reason: "a release of another team that has nothing to do with it", owners: []client.Object{release("a", "tenant", stranger)}},
+		"Silent":   {reason: "clusters that do not answer are not waited for one by one", owners: []client.Object{release("a", "a"), release("b", "b"), release("c", "c"), release("d", "d")}, silent: true, asked: 1 + mostSilent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			asked := 0
+			claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owners...).Build(), Now: func() time.Time { return noon }}
+			claims.Kustomizations, claims.HelmReleases = sources{}, sources{}
+			claims.Identify = func(ctx context.Context, namespace string, ref target.Ref) (target.Ref, error) {
+				asked++
+				if tc.silent && !ref.Local() {
+					return ref, context.DeadlineExceeded
+				}
+				return identify(ctx, namespace, ref)
+			}
+			for range 2 {
+				if _, err := claims.Except(self(), target.Ref{}, Applied{})(t.Context(), config, inventory.Entry{}); err != nil {
+					t.Fatal(err)
+				}
+				if asked != tc.asked {
+					t.Errorf("%s: asked %d times, want %d", tc.reason, asked, tc.asked)
+				}
+				if tc.silent {
+					break
+				}
+			}
+		})
+	}
+}
+
 // TestClaims: who answers for an object besides the one that asks.
 func TestClaims(t *testing.T) {
 	config := inventory.Entry{Namespace: "x", Name: "a", Kind: "ConfigMap", Version: "v1"}
@@ -44,6 +128,8 @@ func TestClaims(t *testing.T) {
 		return func(h *helmv2.HelmRelease) { h.Spec.KubeConfig, h.Namespace = ref, ns }
 	}
 	secret := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "tenant"}}
+	own := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "own"}}
+	broken := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "broken"}}
 	there := target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}
 	back := func(name, cluster string) func(*kustomizev1.Kustomization) {
 		return func(k *kustomizev1.Kustomization) {
@@ -70,7 +156,14 @@ func TestClaims(t *testing.T) {
 		"OwnKubeconfig":   {"a kubeconfig that leads back to the agent's own cluster", kustomization("new", config.ID(), back("own", "home")), config, target.Ref{}, "Kustomization/apps/new"},
 		"ToOwnKubeconfig": {"and the other way round", kustomization("new", config.ID(), nil), config, target.Ref{Kind: "Secret", Name: "own", Cluster: "home"}, "Kustomization/apps/new"},
 		"OtherKubeconfig": {"a kubeconfig of another cluster", kustomization("new", config.ID(), back("other", "uid")), config, target.Ref{}, ""},
-		"UnknownCluster":  {"a kubeconfig of a cluster that does not tell which it is", kustomization("new", config.ID(), back("own", "")), config, target.Ref{}, ""},
+		"NotOnRecord":     {"a kubeconfig that leads back, which is not on record yet", kustomization("new", config.ID(), leads("own")), config, target.Ref{}, "Kustomization/apps/new"},
+		"ReleaseBack":     {"the same of a release, which never has it on record", release(config.ID(), other(own, "apps")), config, target.Ref{}, "HelmRelease/apps/web"},
+		"BackFromRelease": {"and the other way round", kustomization("new", config.ID(), nil), config, target.Ref{Kind: "Secret", Name: "own"}, "Kustomization/apps/new"},
+		"TwoSecrets":      {"two Secrets lead to one cluster", release(config.ID(), other(secret, "apps")), config, target.Ref{Kind: "Secret", Name: "other"}, "HelmRelease/apps/web"},
+		"Stranger":        {"a release of another team has it", release(config.ID(), other(own, "others")), config, target.Ref{}, "HelmRelease/others/web"},
+		"UnknownCluster":  {"a kubeconfig of a cluster that does not tell which it is", kustomization("new", config.ID(), leads("mute")), config, target.Ref{}, "Kustomization/apps/new?"},
+		"Unreachable":     {"a kubeconfig of a cluster that does not answer", release(config.ID(), other(broken, "apps")), config, target.Ref{}, "HelmRelease/apps/web?"},
+		"UnknownOther":    {"such a kubeconfig, and another object", kustomization("new", "x_b__ConfigMap", leads("mute")), config, target.Ref{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -80,8 +173,12 @@ func TestClaims(t *testing.T) {
 				}
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owner).Build()
-			got, err := (&Claims{Client: c, Home: func(context.Context) (string, error) { return "home", nil }}).Except(self(), tc.at, Applied{})(t.Context(), tc.entry, inventory.Entry{})
-			if err != nil || got.Owner != tc.want {
+			got, err := (&Claims{Client: c, Identify: identify, Now: func() time.Time { return noon }}).Except(self(), tc.at, Applied{})(t.Context(), tc.entry, inventory.Entry{})
+			by := got.Owner
+			if got.Unsure {
+				by += "?"
+			}
+			if err != nil || by != tc.want {
 				t.Errorf("%s: claimed by %v, %v; want %q", tc.reason, got, err, tc.want)
 			}
 		})

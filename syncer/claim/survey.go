@@ -3,7 +3,6 @@ package claim
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -58,8 +57,8 @@ type survey struct {
 	// view has all owners declare what they do at one revision of each source.
 	view  source.View
 	found *claims
-	// home identifies the cluster that we run in, if one of the owners applies elsewhere.
-	home string
+	// places are where clusters were asked for.
+	places places
 	// live are the owners that exist, by id.
 	live map[string]client.Object
 	// parent is the owner whose labels self has.
@@ -85,11 +84,8 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.identify(ctx, owners); err != nil {
-		return nil, err
-	}
 	self := EntryOf(s.self)
-	s.found = &claims{of: s.Claims, self: self, there: map[string]bool{}, declared: map[string][]claim{}, again: map[string][]claim{}}
+	s.found = &claims{of: s, self: self, owners: map[string]client.Object{}, declared: map[string][]claim{}, again: map[string][]claim{}}
 	s.live, s.seen = make(map[string]client.Object, len(owners)), map[string]bool{}
 	s.parent = parentOf(s.self)
 	for _, o := range owners {
@@ -98,9 +94,7 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 		if e.ID() == self.ID() || !o.GetDeletionTimestamp().IsZero() {
 			continue
 		}
-		if s.here(o) {
-			s.found.there[e.ID()] = true
-		}
+		s.found.owners[e.ID()] = o
 		if !s.drops(o) {
 			s.queue = append(s.queue, visit{owner: o})
 		}
@@ -122,40 +116,6 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 	return s.found, nil
 }
 
-// identify finds out which cluster we run in, where that makes a difference: references
-// of one kind are compared without it.
-func (s *survey) identify(ctx context.Context, owners []client.Object) error {
-	away := func(r target.Ref) bool { return r.Cluster != "" && !r.Local() }
-	if s.Home == nil || !away(s.at) && !slices.ContainsFunc(owners, func(o client.Object) bool { return away(s.place(o)) }) {
-		return nil
-	}
-	home, err := s.Home(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot find out which owners apply to the cluster of %s: %w", EntryOf(s.self), err)
-	}
-	s.home = home
-	return nil
-}
-
-// here reports whether an owner applies to the cluster that is asked about.
-func (s *survey) here(o client.Object) bool {
-	return s.known(s.place(o)).SameCluster(o.GetNamespace(), s.known(s.at), s.self.GetNamespace())
-}
-
-// known is a reference with the identity of the cluster that we run in, if it leads there.
-func (s *survey) known(r target.Ref) target.Ref {
-	if r.Local() {
-		r.Cluster = s.home
-	}
-	return r
-}
-
-// atHome reports whether a reference leads to the cluster that we run in, whose owners
-// are those of the tier.
-func (s *survey) atHome(r target.Ref) bool {
-	return r.Local() || s.home != "" && r.Cluster == s.home
-}
-
 // drops reports whether self applied an owner and no longer declares it. It goes, and
 // what it declares with it.
 func (s *survey) drops(o client.Object) bool {
@@ -170,20 +130,13 @@ func (s *survey) missing(ctx context.Context) error {
 		return nil
 	}
 	var names []inventory.Entry
-	s.mu.Lock()
-	for id, o := range s.live {
-		if id == EntryOf(s.self).ID() || !s.atHome(s.place(o)) {
-			continue
-		}
-		for _, e := range s.index.below(EntryOf(o)) {
-			if s.live[e.ID()] == nil {
-				names = append(names, e)
-			}
+	for _, o := range s.above() {
+		if s.worthAsking(visit{owner: o}) && s.atHome(ctx, o.GetNamespace(), s.place(o)) {
+			names = append(names, s.absent(o)...)
 		}
 	}
-	s.mu.Unlock()
 	for _, e := range s.applied.Owners {
-		if s.atHome(s.at) && e.Namespace != "" && s.live[e.ID()] == nil {
+		if e.Namespace != "" && s.live[e.ID()] == nil && s.atHome(ctx, s.self.GetNamespace(), s.at) {
 			names = append(names, e)
 		}
 	}
@@ -202,21 +155,48 @@ func (s *survey) missing(ctx context.Context) error {
 	return nil
 }
 
+// above are the owners besides self that applied others which the cache does not have.
+func (s *survey) above() []client.Object {
+	var above []client.Object
+	for id, o := range s.live {
+		if id != EntryOf(s.self).ID() && len(s.absent(o)) > 0 {
+			above = append(above, o)
+		}
+	}
+	return above
+}
+
+// absent are the owners that one applied and that the cache does not have.
+func (s *survey) absent(o client.Object) []inventory.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var absent []inventory.Entry
+	for _, e := range s.index.below(EntryOf(o)) {
+		if s.live[e.ID()] == nil {
+			absent = append(absent, e)
+		}
+	}
+	return absent
+}
+
 // look finds out what one owner declares.
 func (s *survey) look(ctx context.Context, v visit) {
 	declarer := s.Kustomizations
 	if _, ok := v.owner.(*helmv2.HelmRelease); ok {
 		declarer = s.HelmReleases
 	}
-	local := s.atHome(s.place(v.owner))
-	if declarer == nil || !local && !s.here(v.owner) {
+	if declarer == nil || !s.worthAsking(v) {
+		return
+	}
+	local, there := s.atHome(ctx, v.owner.GetNamespace(), s.place(v.owner)), s.applies(ctx, v.owner)
+	if !local && there == elsewhere {
 		return
 	}
 	e, self := EntryOf(v.owner), EntryOf(s.self)
 	isSelf := e.ID() == self.ID()
 	// An owner that is settled has applied what it declares. If one of these is gone or
 	// going by now, whether it comes back is in the rendering only.
-	whole := v.by == (inventory.Entry{}) && s.lost(e)
+	whole := v.by == (inventory.Entry{}) && (local || there == here) && s.lost(e)
 	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
 	case d.Unknown != nil && isSelf && (v.late || !s.self.GetDeletionTimestamp().IsZero()):
@@ -225,11 +205,11 @@ func (s *survey) look(ctx context.Context, v visit) {
 	case d.Unknown != nil && isSelf:
 		s.found.superseded = true
 	case d.Unknown != nil:
-		if s.here(v.owner) && s.akin(v) && (d.Passing || s.recent(v.owner)) {
+		if there != elsewhere && s.akin(v) && (d.Passing || s.recent(v.owner)) {
 			s.found.unsure = append(s.found.unsure, e)
 		}
 		return
-	case s.here(v.owner):
+	case there != elsewhere:
 		in, by := s.found.declared, e
 		switch {
 		case isSelf && v.late:
@@ -239,7 +219,7 @@ func (s *survey) look(ctx context.Context, v visit) {
 		}
 		for _, of := range d.Entries {
 			namespace, rest := split(of.ID())
-			in[rest] = append(in[rest], claim{namespace: namespace, owner: by})
+			in[rest] = append(in[rest], claim{namespace: namespace, owner: by, unsure: there == unclear})
 		}
 	}
 	if !local || isSelf {
@@ -257,6 +237,7 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object) {
 		return // the API server will not take it either
 	}
 	e, self := EntryOf(o), EntryOf(s.self)
+	s.keepRecord(o, s.live[e.ID()])
 	if e.ID() == self.ID() {
 		// It declares what it applies, unless it is to change or to come back.
 		if s.self.GetDeletionTimestamp().IsZero() && shapeOf(o) == shapeOf(s.self) || !s.self.GetDeletionTimestamp().IsZero() && suspended(by) {

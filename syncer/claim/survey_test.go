@@ -97,6 +97,12 @@ func recording(ids ...string) func(*kustomizev1.Kustomization) {
 	}
 }
 
+func onRecord(secret, cluster string) func(*kustomizev1.Kustomization) {
+	return func(k *kustomizev1.Kustomization) {
+		k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: secret, Cluster: cluster}.Encode()}
+	}
+}
+
 func suspendedNow(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }
 
 func stranger(k *kustomizev1.Kustomization) {
@@ -145,25 +151,31 @@ func TestSurvey(t *testing.T) {
 		"OwnPathWithout": {reason: "a parent gives the one that asks another path, where it is not declared", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "two")), "two": has("b")}},
 		"Superseded":     {reason: "a newer revision came", superseded: true, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"Elsewhere": {reason: "it is declared for another cluster", owners: []client.Object{of("new", "two", func(k *kustomizev1.Kustomization) {
-			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "t"}}
+			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "tenant"}}
 		})}, git: sources{"two": has("a")}},
-		"Endless":         {reason: "a Kustomization that declares another form of itself for ever", owners: []client.Object{of("root", "loop")}, git: sources{"loop": Declaration{}.and(of("x", "pool")), "pool": Declaration{}.and(of("x", "loop"))}},
-		"UnknownFresh":    {reason: "a new one whose content is not known may declare it", owners: []client.Object{of("new", "two", func(k *kustomizev1.Kustomization) { k.CreationTimestamp = metav1.NewTime(noon) })}, git: sources{"two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
-		"UnknownOld":      {reason: "one that has failed for a day delays nobody", owners: []client.Object{of("new", "two", failing(24*time.Hour))}, git: sources{"two": unknown(false)}},
-		"UnknownFails":    {reason: "one that fails since a moment ago may be part of the change", owners: []client.Object{of("new", "two", failing(time.Minute))}, git: sources{"two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
-		"UnknownPassing":  {reason: "a source is fetched again after a restart", owners: []client.Object{of("new", "two")}, git: sources{"two": unknown(true)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
-		"Dropped":         {reason: "one that the one that asks made and no longer declares", owners: []client.Object{of("mid", "two", madeByOld), of("kept", "three", madeByOld)}, git: sources{"two": has("a"), "three": has("b")}},
-		"Kept":            {reason: "one that the one that asks made and declares", owners: []client.Object{of("kept", "two", madeByOld)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/kept", Kind: apply.Declared}},
-		"MadeJustNow":     {reason: "one that the one that asks made, and that the cache does not have yet", unseen: []client.Object{of("kept", "two", madeByOld)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/kept", Kind: apply.Declared}},
-		"Lost":            {reason: "one that its parent applied while it went, and will make again", owners: []client.Object{of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("new", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
-		"StillGoing":      {reason: "the same, while it still goes", owners: []client.Object{of("new", "two", deleting), of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("new", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
-		"GoneForGood":     {reason: "one that its parent no longer declares", owners: []client.Object{of("new", "two", deleting), of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": has("b").settled(), "two": has("a")}},
-		"UnknownStranger": {reason: "one of another team, source and parent delays nobody", owners: []client.Object{of("new", "two", stranger, failing(time.Minute))}, git: sources{"two": unknown(false)}},
-		"Going":           {reason: "one that is deleted and declared by nobody", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": has().settled()}},
-		"ComesBack":       {reason: "one that is deleted, and declared again meanwhile", self: going, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
-		"StillDeclared":   {reason: "its parent, which is settled, declares it", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
-		"GoingUnknown":    {reason: "its parent declares it, and what it has is not known: it must not go as if that had been found out", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
-		"ParentSuspended": {reason: "a person suspended the parent and deletes it", self: going, owners: []client.Object{of("root", "root", suspendedNow, recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}},
+		"MovesToOwnKubeconfig": {reason: "a parent gives an owner whose kubeconfig leads back home another path", owners: []client.Object{of("root", "root"), of("new", "three", leads("own"))}, git: sources{"root": Declaration{}.and(of("new", "two", leads("own"))), "two": has("a"), "three": has("b").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"NewOwnKubeconfig":     {reason: "a parent declares one that is to be made, whose kubeconfig leads back home", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("new", "two", leads("own"))), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"BelowOwnKubeconfig":   {reason: "a parent whose kubeconfig leads back home declares one that is to be made", owners: []client.Object{of("root", "root", leads("own"))}, git: sources{"root": Declaration{}.and(of("new", "two")), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"OnRecord":             {reason: "what is on record of an owner's cluster holds for the form that its parent gives it", owners: []client.Object{of("root", "root"), of("new", "three", leads("mute"), onRecord("mute", "home"))}, git: sources{"root": Declaration{}.and(of("new", "two", leads("mute"))), "two": has("a"), "three": has("b").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"Mute":                 {reason: "it is declared for a cluster that does not tell which it is", owners: []client.Object{of("new", "two", leads("mute"))}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
+		"MuteWithout":          {reason: "something else is", owners: []client.Object{of("new", "two", leads("mute"))}, git: sources{"two": has("b")}},
+		"Endless":              {reason: "a Kustomization that declares another form of itself for ever", owners: []client.Object{of("root", "loop")}, git: sources{"loop": Declaration{}.and(of("x", "pool")), "pool": Declaration{}.and(of("x", "loop"))}},
+		"UnknownFresh":         {reason: "a new one whose content is not known may declare it", owners: []client.Object{of("new", "two", func(k *kustomizev1.Kustomization) { k.CreationTimestamp = metav1.NewTime(noon) })}, git: sources{"two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
+		"UnknownOld":           {reason: "one that has failed for a day delays nobody", owners: []client.Object{of("new", "two", failing(24*time.Hour))}, git: sources{"two": unknown(false)}},
+		"UnknownFails":         {reason: "one that fails since a moment ago may be part of the change", owners: []client.Object{of("new", "two", failing(time.Minute))}, git: sources{"two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
+		"UnknownPassing":       {reason: "a source is fetched again after a restart", owners: []client.Object{of("new", "two")}, git: sources{"two": unknown(true)}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
+		"Dropped":              {reason: "one that the one that asks made and no longer declares", owners: []client.Object{of("mid", "two", madeByOld), of("kept", "three", madeByOld)}, git: sources{"two": has("a"), "three": has("b")}},
+		"Kept":                 {reason: "one that the one that asks made and declares", owners: []client.Object{of("kept", "two", madeByOld)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/kept", Kind: apply.Declared}},
+		"MadeJustNow":          {reason: "one that the one that asks made, and that the cache does not have yet", unseen: []client.Object{of("kept", "two", madeByOld)}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/kept", Kind: apply.Declared}},
+		"Lost":                 {reason: "one that its parent applied while it went, and will make again", owners: []client.Object{of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("new", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"StillGoing":           {reason: "the same, while it still goes", owners: []client.Object{of("new", "two", deleting), of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("new", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"GoneForGood":          {reason: "one that its parent no longer declares", owners: []client.Object{of("new", "two", deleting), of("root", "root", recording("apps_new_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": has("b").settled(), "two": has("a")}},
+		"UnknownStranger":      {reason: "one of another team, source and parent delays nobody", owners: []client.Object{of("new", "two", stranger, failing(time.Minute))}, git: sources{"two": unknown(false)}},
+		"Going":                {reason: "one that is deleted and declared by nobody", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": has().settled()}},
+		"ComesBack":            {reason: "one that is deleted, and declared again meanwhile", self: going, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"StillDeclared":        {reason: "its parent, which is settled, declares it", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"GoingUnknown":         {reason: "its parent declares it, and what it has is not known: it must not go as if that had been found out", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
+		"ParentSuspended":      {reason: "a person suspended the parent and deletes it", self: going, owners: []client.Object{of("root", "root", suspendedNow, recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -178,7 +190,7 @@ func TestSurvey(t *testing.T) {
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(tc.owners, self)...).Build()
 			live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(slices.Concat(tc.owners, tc.unseen, []client.Object{self})...).Build()
-			claims := &Claims{Client: c, Live: live, Kustomizations: tc.git, HelmReleases: tc.git, Now: func() time.Time { return noon }}
+			claims := &Claims{Client: c, Live: live, Kustomizations: tc.git, HelmReleases: tc.git, Identify: identify, Now: func() time.Time { return noon }}
 			got, err := claims.Except(self, target.Ref{}, Applied{
 				Current: func(*source.View) bool { return !tc.superseded },
 				Owners:  []inventory.Entry{EntryOf(of("kept", ""))},

@@ -151,12 +151,6 @@ func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref,
 	return ref, nil
 }
 
-// Home identifies the cluster that we run in. Empty: we may not read it.
-func (t *Targets) Home(ctx context.Context) (string, error) {
-	ref, err := t.Identify(ctx, "", Ref{})
-	return ref.Cluster, err
-}
-
 func (t *Targets) known(digest string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -235,7 +235,7 @@ func (w *wiring) share() error {
 		Client: mgr.GetClient(), Reader: w.local, Snapshots: source.NewSnapshots(), Fetched: fetched,
 		Artifacts: source.NewArtifacts(o.storage.dir("others"), o.storage.maxPackBytes), Shard: w.selects,
 	}
-	w.claims = &claim.Claims{Client: mgr.GetClient(), Live: w.local, ServiceAccount: w.targets.ServiceAccount, Home: w.targets.Home, Now: now}
+	w.claims = &claim.Claims{Client: mgr.GetClient(), Live: w.local, ServiceAccount: w.targets.ServiceAccount, Identify: w.targets.Identify, Now: now}
 	if len(o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, layerKind)) > 0 {
 		w.clusters = &clusters.Watch{Cache: mgr.GetCache(), Reader: mgr.GetAPIReader(), Everywhere: o.sharding.shards > 1}
 		if err := mgr.Add(w.clusters); err != nil {
