@@ -11,8 +11,10 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -128,7 +131,10 @@ type tier struct {
 	// nextRollouts are those after the commit.
 	nextRollouts []v1alpha1.Rollout
 	children     []v1alpha1.Child
-	releases     []helmv2.HelmRelease
+	// home identifies the tier's own cluster, if a Kustomization has another one, or it by
+	// its kubeconfig, on record. Empty is not known.
+	home     string
+	releases []helmv2.HelmRelease
 	// before and after are what all Kustomizations of the source declare.
 	before, after map[difference.Identity]*unstructured.Unstructured
 	// installed is what would go with each HelmRelease, along with each Kustomization as
@@ -166,6 +172,12 @@ func (f *forecast) load(ctx context.Context) (*tier, error) {
 		k := &kustomizations.Items[i]
 		t.kustomizations[client.ObjectKeyFromObject(k)] = &declaredBy{now: k, next: k}
 	}
+	if slices.ContainsFunc(kustomizations.Items, func(k kustomizev1.Kustomization) bool { return k.Annotations[target.Annotation] != "" }) {
+		var err error
+		if t.home, err = f.home(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for i := range layers.Items {
 		l := &layers.Items[i]
 		t.layers[client.ObjectKeyFromObject(l)] = &layer{l, l}
@@ -177,6 +189,16 @@ func (f *forecast) load(ctx context.Context) (*tier, error) {
 	}
 	t.rollouts, t.nextRollouts, t.children, t.releases = rollouts.Items, rollouts.Items, children.Items, releases.Items
 	return t, nil
+}
+
+// home identifies the tier's own cluster. Empty: whoever plans may not read it.
+func (f *forecast) home(ctx context.Context) (string, error) {
+	namespace := &corev1.Namespace{}
+	err := f.cluster.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace)
+	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("cannot read Namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	return string(namespace.UID), nil
 }
 
 // installed is what a HelmRelease installed, as far as it says so.

@@ -33,6 +33,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // The example fleet's MoM, at the first commit of its repository, and what commits would
@@ -331,6 +332,10 @@ func commits() map[string]commitCase {
 				r.remove("site/settings.yaml")
 				r.remove("there/site.yaml")
 			}},
+		"same-cluster": {reason: "the kubeconfig of the other Kustomization leads back to the tier, so it takes over what goes",
+			tier: backHome(), change: func(r *repository) {
+				r.remove("site/settings.yaml")
+			}},
 		"other-cluster": {reason: "it is said that the Kustomization leaves a cluster", change: func(r *repository) {
 			r.replace("mom/site.yaml", "prune: true", "prune: true, kubeConfig: {secretRef: {name: far}}")
 		}},
@@ -346,6 +351,13 @@ func elsewhereApplied() []client.Object {
 		KubeConfig: &fluxmeta.KubeConfigReference{SecretRef: &fluxmeta.SecretKeyReference{Name: "far"}},
 	}}
 	return []client.Object{k}
+}
+
+// backHome is the same, with the tier's own cluster on record.
+func backHome() []client.Object {
+	tier := elsewhereApplied()
+	tier[0].SetAnnotations(map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: "far", Cluster: "home"}.Encode()})
+	return append(tier, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "home"}})
 }
 
 // TestCommits is what ten commits, and some more, would change.

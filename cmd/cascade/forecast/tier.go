@@ -314,7 +314,7 @@ func (f *forecast) kustomization(key client.ObjectKey, k *declaredBy) {
 	case of != will && k.now != nil && k.next != nil:
 		f.problem(name, "", errOtherSource)
 		return
-	case k.now != nil && k.next != nil && !sameCluster(k.now, k.next):
+	case k.now != nil && k.next != nil && !f.sameCluster(k.now, k.next):
 		f.problem(name, "", errOtherCluster)
 		return
 	}
@@ -372,10 +372,10 @@ func (f *forecast) elsewhere(of *declaredBy) difference.Declared {
 		if k == of {
 			continue
 		}
-		if sameCluster(cmp.Or(of.next, of.now), k.now) {
+		if f.sameCluster(cmp.Or(of.next, of.now), k.now) {
 			maps.Copy(d.Before, difference.ByIdentity(k.before))
 		}
-		if sameCluster(cmp.Or(of.now, of.next), k.next) {
+		if f.sameCluster(cmp.Or(of.now, of.next), k.next) {
 			maps.Copy(d.After, difference.ByIdentity(k.after))
 		}
 	}
@@ -387,17 +387,20 @@ func here(k *kustomizev1.Kustomization) bool { return k.Spec.KubeConfig == nil }
 
 // sameCluster reports whether two Kustomizations apply to one cluster, as far as is known. One
 // that does not exist applies to none.
-func sameCluster(a, b *kustomizev1.Kustomization) bool {
-	return a != nil && b != nil && placeOf(a).SameCluster(a.Namespace, placeOf(b), b.Namespace)
+func (f *forecast) sameCluster(a, b *kustomizev1.Kustomization) bool {
+	return a != nil && b != nil && f.placeOf(a).SameCluster(a.Namespace, f.placeOf(b), b.Namespace)
 }
 
 // placeOf is where a Kustomization applies to, with the identity of the cluster that is on
-// record unless another one is meant by now.
-func placeOf(k *kustomizev1.Kustomization) target.Ref {
+// record unless another one is meant by now, or of the tier.
+func (f *forecast) placeOf(k *kustomizev1.Kustomization) target.Ref {
 	wanted := target.Of(k, "")
-	recorded, err := target.Decode(k.Annotations[target.Annotation])
-	if err == nil && recorded.Kind == wanted.Kind && recorded.Name == wanted.Name && recorded.Key == wanted.Key {
-		wanted.Cluster = recorded.Cluster
+	if wanted.Local() {
+		wanted.Cluster = f.tier.home
+		return wanted
+	}
+	if recorded, err := target.Decode(k.Annotations[target.Annotation]); err == nil {
+		return wanted.Record(&recorded)
 	}
 	return wanted
 }
