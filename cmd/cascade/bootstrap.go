@@ -39,7 +39,9 @@ type bootstrap struct {
 	namespace string
 	// secretName is that of the login.
 	secretName string
-	found      *installation.Found
+	// waits: what that Secret has is the login that was decided on, and nothing syncs with it yet.
+	waits bool
+	found *installation.Found
 	// operated is Flux whose controllers an operator declares.
 	operated *layout.Flux
 	// readyNodes are counted where they decide about the network.
@@ -190,89 +192,115 @@ const otherSecret = layout.Name + "-key"
 // urlAnnotation on the Secret of a login says which repository it is for.
 const urlAnnotation = v1alpha1.InstallLabelGroup + "/url"
 
-// hasLogin reads the login that the tier syncs with, or the one that waits for the tier to sync
-// with it, and decides on the Secret that the commit names.
-func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (has map[string][]byte, waits bool, err error) {
-	b.secretName = layout.Name
-	has, used, err := b.usedLogin(ctx, c)
-	if err != nil || used {
-		return has, false, err
+// heldLogin is a login that the cluster has, and the URL of the repository that it is for, empty
+// where a person kept it and nothing says so.
+type heldLogin struct {
+	key  client.ObjectKey
+	url  string
+	data map[string][]byte
+}
+
+// hasLogin decides on the Secret that the commit names, and reads the login that is there for
+// the URL. It is shown unless the tier syncs this very repository with it, or a person kept it.
+func (b *bootstrap) hasLogin(ctx context.Context, c client.Client) (has map[string][]byte, shown bool, err error) {
+	b.secretName, b.waits = layout.Name, false
+	live, err := b.liveLogin(ctx, c)
+	if err != nil {
+		return nil, false, err
 	}
-	keys := []client.ObjectKey{b.secretKey()}
-	if has == nil {
-		keys = append(keys, fluxSecret())
+	var held []heldLogin
+	keys := []client.ObjectKey{b.secretKey(), fluxSecret()}
+	if live != nil {
+		used := sameRepository(live.url, b.url) && login.For(b.url, live.data)
+		if live.key.Namespace == b.namespace && used == (live.key.Name == otherSecret) {
+			b.secretName = otherSecret
+		}
+		if used {
+			return live.data, false, nil
+		}
+		held, keys = []heldLogin{*live}, []client.ObjectKey{b.secretKey()}
 	}
 	for _, key := range keys {
 		secret := &corev1.Secret{}
-		err := c.Get(ctx, key, secret)
-		if apierrors.IsNotFound(err) {
+		if err := c.Get(ctx, key, secret); apierrors.IsNotFound(err) {
 			continue
-		}
-		if err != nil {
+		} else if err != nil {
 			return nil, false, fmt.Errorf("cannot read Secret %s: %w", key, err)
 		}
-		switch waitsFor := secret.Annotations[urlAnnotation]; {
-		case waitsFor != "" && sameServer(waitsFor, b.url) && login.For(b.url, secret.Data):
-			return secret.Data, true, nil
-		case waitsFor != "":
-			return login.Elsewhere(b.url, secret.Data), true, nil
-		case has != nil: // that of before, which a commit that is reverted finds again
-		case strings.HasPrefix(b.url, "ssh://"): // one that was kept by hand
-			return secret.Data, false, nil
-		default:
-			return login.Elsewhere(b.url, secret.Data), false, nil
+		// What nothing is known of is a key for this repository, unless the tier has a login.
+		if repository := secret.Annotations[urlAnnotation]; repository != "" || live == nil && strings.HasPrefix(b.url, "ssh://") {
+			held = append(held, heldLogin{key: key, url: repository, data: secret.Data})
 		}
 	}
-	return has, false, nil
+	found := nearest(b.url, held)
+	b.waits = found.url != "" && found.key == b.secretKey()
+	return found.data, found.url != "", nil
 }
 
-// usedLogin reads what of the login that a tier syncs with may be used for this server, nil if
-// there is none, and whether it is used for it already.
-func (b *bootstrap) usedLogin(ctx context.Context, c client.Client) (has map[string][]byte, used bool, err error) {
+// nearest is the login that is most likely to be one for a URL, with what may be used of it. Of
+// two that are as near the first counts.
+func nearest(address string, held []heldLogin) heldLogin {
+	for _, same := range []func(a, b string) bool{sameRepository, sameServer} {
+		for _, h := range held {
+			if same(h.url, address) && login.For(address, h.data) {
+				return h
+			}
+		}
+	}
+	for _, h := range held {
+		if h.url != "" {
+			h.data = login.Elsewhere(address, h.data)
+		}
+		if len(h.data) > 0 {
+			return h
+		}
+	}
+	return heldLogin{}
+}
+
+// liveLogin reads the login that a tier syncs with; nil if there is none.
+func (b *bootstrap) liveLogin(ctx context.Context, c client.Client) (*heldLogin, error) {
 	for _, key := range []client.ObjectKey{b.tierKey(), fluxSecret()} {
 		git := &sourcev1.GitRepository{}
 		if err := c.Get(ctx, key, git); apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 			continue
 		} else if err != nil {
-			return nil, false, fmt.Errorf("cannot read GitRepository %s: %w", key, err)
+			return nil, fmt.Errorf("cannot read GitRepository %s: %w", key, err)
 		}
 		if git.Spec.SecretRef == nil {
 			continue
 		}
-		name := git.Spec.SecretRef.Name
-		has, err := loginSecret(ctx, c, client.ObjectKey{Namespace: key.Namespace, Name: name})
-		if err != nil {
-			return nil, false, err
+		secret := client.ObjectKey{Namespace: key.Namespace, Name: git.Spec.SecretRef.Name}
+		if has, err := loginSecret(ctx, c, secret); err != nil || has != nil {
+			return &heldLogin{key: secret, url: git.Spec.URL, data: has}, err
 		}
-		if has == nil {
-			continue
-		}
-		used := sameServer(git.Spec.URL, b.url) && login.For(b.url, has)
-		if key == b.tierKey() && used == (name == otherSecret) {
-			b.secretName = otherSecret
-		}
-		if used {
-			return has, true, nil
-		}
-		return login.Elsewhere(b.url, has), false, nil
 	}
-	return nil, false, nil
+	return nil, nil
 }
 
+// sameServer reports whether a login may be offered for b that is for a.
 func sameServer(a, b string) bool {
 	x, errX := url.Parse(a)
 	y, errY := url.Parse(b)
 	return errX == nil && errY == nil && x.Scheme == y.Scheme && x.Host == y.Host
 }
 
+// sameRepository reports whether a login that is for a is one for b. A deploy key, or a token of
+// one repository, is none for another one of its server.
+func sameRepository(a, b string) bool {
+	plain := func(s string) string { return strings.TrimSuffix(strings.TrimRight(s, "/"), ".git") }
+	return plain(a) == plain(b)
+}
+
 // logIn decides on the login. A key that is made is kept before it is shown: who ends the
-// command between the two would have to add another one.
+// command between the two would have to add another one. Any other login is kept once it was
+// good for a clone.
 func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, error) {
 	given, err := b.login.given(b.streams.In)
 	if err != nil {
 		return nil, err
 	}
-	has, waits, err := b.hasLogin(ctx, c)
+	has, shown, err := b.hasLogin(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -283,11 +311,13 @@ func (b *bootstrap) logIn(ctx context.Context, c client.Client) (*login.Login, e
 	if l.Pinned != "" {
 		b.say("the server shows the key %s, and is known by it from now on", l.Pinned)
 	}
-	if l.Public() == "" || l.Made == "" && (!waits || given.PrivateKey != nil) {
+	if l.Public() == "" || given.PrivateKey != nil || l.Made == "" && !shown {
 		return l, nil
 	}
-	if err := keepLogin(ctx, c, b.secretKey(), b.url, l.Data); err != nil {
-		return nil, err
+	if b.waits = b.waits || l.Made != ""; b.waits {
+		if err := keepLogin(ctx, c, b.secretKey(), b.url, l.Data); err != nil {
+			return nil, err
+		}
 	}
 	fmt.Fprintf(b.streams.Out, "%s\n", l.Public())
 	if l.Made == "" {

@@ -299,9 +299,15 @@ func TestBootstrapKeepsLogin(t *testing.T) {
 	if err := os.WriteFile(known, append([]byte("example.com "), pair.PublicKey...), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	keyFile := filepath.Join(t.TempDir(), "identity")
+	if err := os.WriteFile(keyFile, pair.PrivateKey, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const web, shell, other = "https://example.com/fleet", "ssh://git@example.com/fleet", "cascade-system-key"
+	const oldWeb, oldShell, elsewhere = "https://example.com/old", "ssh://git@example.com/old", "ssh://git@other.example/fleet"
 	password := map[string][]byte{"username": []byte("ann"), "password": []byte("secret-of-ann")}
 	key := map[string][]byte{"identity": pair.PrivateKey, "known_hosts": append([]byte("example.com "), pair.PublicKey...)}
+	oldKey := map[string][]byte{"identity": []byte("of old"), "known_hosts": key["known_hosts"]}
 	type kept struct {
 		url  string // of the annotation
 		data map[string][]byte
@@ -313,21 +319,31 @@ func TestBootstrapKeepsLogin(t *testing.T) {
 		url, want string
 		made      bool // a key, which the person is asked about
 		shown     bool
+		given     bool // a key
 	}{
-		"New":       {"nothing is there", "", "", nil, shell, layout.Name, true, true},
-		"ToKey":     {"it goes from https to ssh", web, layout.Name, map[string]kept{layout.Name: {data: password}}, shell, other, true, true},
-		"Waits":     {"the commit is not applied yet", web, layout.Name, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, true},
-		"Applied":   {"the agent applied the commit by itself", shell, other, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, false},
-		"CutOff":    {"the commit named the Secret of the password", shell, layout.Name, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, true},
-		"Same":      {"it has a key for the server", shell, layout.Name, map[string]kept{layout.Name: {data: key}, other: {"ssh://git@other.example/fleet", password}}, shell, layout.Name, false, false},
-		"KeyBefore": {"it goes from one server to another", "ssh://git@other.example/fleet", layout.Name, map[string]kept{layout.Name: {data: key}}, shell, other, false, false},
-		"Back":      {"it goes from ssh to https again", shell, other, map[string]kept{layout.Name: {web, password}, other: {shell, key}}, web, layout.Name, false, false},
-		"OwnSecret": {"patches of the repository name another Secret", shell, "of-vault", map[string]kept{"of-vault": {data: key}}, shell, layout.Name, false, false},
+		"New":             {"nothing is there", "", "", nil, shell, layout.Name, true, true, false},
+		"ToKey":           {"it goes from https to ssh", web, layout.Name, map[string]kept{layout.Name: {data: password}}, shell, other, true, true, false},
+		"Waits":           {"the commit is not applied yet", web, layout.Name, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, true, false},
+		"Applied":         {"the agent applied the commit by itself", shell, other, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, false, false},
+		"CutOff":          {"the commit named the Secret of the password", shell, layout.Name, map[string]kept{layout.Name: {data: password}, other: {shell, key}}, shell, other, false, true, false},
+		"Same":            {"it has a key for the server", shell, layout.Name, map[string]kept{layout.Name: {data: key}, other: {elsewhere, password}}, shell, layout.Name, false, false, false},
+		"KeyBefore":       {"it goes from one server to another", elsewhere, layout.Name, map[string]kept{layout.Name: {data: key}}, shell, other, false, true, false},
+		"Back":            {"it goes from ssh to https again", shell, other, map[string]kept{layout.Name: {web, password}, other: {shell, key}}, web, layout.Name, false, false, false},
+		"OwnSecret":       {"patches of the repository name another Secret", shell, "of-vault", map[string]kept{"of-vault": {data: key}}, shell, layout.Name, false, false, false},
+		"OtherWriting":    {"the URL is that of the same repository", shell + ".git/", layout.Name, map[string]kept{layout.Name: {shell, key}}, shell, layout.Name, false, false, false},
+		"OtherRepository": {"a deploy key is for one repository", oldShell, layout.Name, map[string]kept{layout.Name: {oldShell, oldKey}}, shell, other, false, false, true},
+		"KeyOfServer":     {"a key may be for all of a server", oldShell, layout.Name, map[string]kept{layout.Name: {oldShell, key}}, shell, other, false, true, false},
+		"TokenOfServer":   {"a token may be for all of a server", oldWeb, other, map[string]kept{layout.Name: {shell, key}, other: {oldWeb, password}}, web, layout.Name, false, false, false},
+		"PasswordLeft":    {"a password of before says nothing of the key in use", elsewhere, other, map[string]kept{layout.Name: {web, password}, other: {elsewhere, key}}, shell, layout.Name, false, true, false},
+		"KeyLeft":         {"a key of before may be refused by now", oldShell, other, map[string]kept{layout.Name: {"ssh://git@example.com/older", oldKey}, other: {oldShell, key}}, shell, layout.Name, false, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newBootstrapOf(func(b *bootstrap) { b.url = tc.url })
 			if strings.HasPrefix(tc.url, "ssh://") {
 				b.login.knownHostsFile = known
+			}
+			if tc.given {
+				b.login.keyFile = keyFile
 			}
 			c := fake.NewClientBuilder().WithScheme(newScheme()).Build()
 			if tc.live != "" {
@@ -392,9 +408,9 @@ func TestBootstrapMadeKey(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.url = tc.url
-			has, waits, err := b.hasLogin(t.Context(), c)
-			if err != nil || !waits || string(has["identity"]) != "made" {
-				t.Fatalf("%s: the key waits %t, it is %s: %v", tc.reason, waits, has["identity"], err)
+			has, shown, err := b.hasLogin(t.Context(), c)
+			if err != nil || !shown || !b.waits || string(has["identity"]) != "made" {
+				t.Fatalf("%s: the key waits %t, is shown %t, it is %s: %v", tc.reason, b.waits, shown, has["identity"], err)
 			}
 			if known := has["known_hosts"] != nil; known != tc.known {
 				t.Errorf("%s: the server is known: %t", tc.reason, known)
