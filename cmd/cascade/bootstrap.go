@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -341,12 +342,11 @@ func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux
 	if err := keepLogin(ctx, c, key, b.url, l.Data); err != nil {
 		return err
 	}
-	waiting := &corev1.Secret{}
-	err := c.Get(ctx, b.secretKey(), waiting)
-	if err == nil && waiting.Annotations[urlAnnotation] != "" {
-		err = c.Delete(ctx, waiting)
+	if !b.waits {
+		return nil // a tier syncs with what has the name, or did before
 	}
-	if client.IgnoreNotFound(err) != nil {
+	waiting := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: b.secretName}}
+	if err := c.Delete(ctx, waiting); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot delete Secret %s, of which %s has a copy: %w", b.secretKey(), key, err)
 	}
 	return nil

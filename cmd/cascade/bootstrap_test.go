@@ -388,6 +388,50 @@ func TestBootstrapKeepsLogin(t *testing.T) {
 	}
 }
 
+// TestBootstrapKeepsFluxLogin: where Flux's files declare the sync, a key that waited goes into the
+// Secret that these name. The login that the tier has until then stays.
+func TestBootstrapKeepsFluxLogin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, live string
+		stays        bool
+	}{
+		"Waits":  {"the key was made for this repository", "", false},
+		"InUse":  {"the tier syncs with it", "https://example.com/fleet", true},
+		"Before": {"the tier has it for a URL of another kind", "ssh://git@example.com/fleet", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("GIT_PASSWORD", "secret-of-ann")
+			b, _ := newBootstrapOf(nil)
+			key := b.secretKey()
+			c := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			if err := keepLogin(t.Context(), c, key, b.url, map[string][]byte{"username": []byte("ann"), "password": []byte("secret-of-ann")}); err != nil {
+				t.Fatal(err)
+			}
+			if tc.live != "" {
+				named := metav1.ObjectMeta{Namespace: key.Namespace, Name: layout.Name}
+				if err := c.Create(t.Context(), &sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{URL: tc.live, SecretRef: &fluxmeta.LocalObjectReference{Name: key.Name}}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l, err := b.logIn(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			git := &unstructured.Unstructured{Object: map[string]any{}}
+			git.SetNamespace("flux-system")
+			if err := b.keep(t.Context(), c, &layout.Flux{GitRepository: git, Secret: "flux-system"}, l); err != nil {
+				t.Fatal(err)
+			}
+			if has, err := loginSecret(t.Context(), c, fluxSecret()); err != nil || !reflect.DeepEqual(has, l.Data) {
+				t.Errorf("%s: the Secret of Flux's files lacks the login: %v", tc.reason, err)
+			}
+			if has, err := loginSecret(t.Context(), c, key); err != nil || tc.stays != (has != nil) {
+				t.Errorf("%s: Secret %s is there: %t: %v", tc.reason, key, has != nil, err)
+			}
+		})
+	}
+}
+
 // TestBootstrapMadeKey: a key that was made goes on to be used until the tier syncs with it, and
 // what it was told of a server counts for that server.
 func TestBootstrapMadeKey(t *testing.T) {
