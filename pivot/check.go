@@ -65,9 +65,6 @@ func check(f CheckFacts) []Problem {
 			say(ReasonClusterPaused, "Cluster %s is paused, and would stay so", c.Key())
 		case !facts.InfrastructureProvisioned || !facts.ControlPlaneInitialized:
 			say(ReasonHalfProvisioned, "Cluster %s is still being built", c.Key())
-		case facts.RollingOut || facts.Remediating:
-			// A Machine that is deleted a moment later would turn the pivot back.
-			say(ReasonHalfProvisioned, "machines of Cluster %s are being replaced", c.Key())
 		}
 		if other := u.GetAnnotations()[v1alpha1.PivotAnnotation]; other != "" && other != j.ID {
 			say(ReasonPivotConflict, "pivot %s has Cluster %s", other, c.Key())

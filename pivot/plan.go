@@ -165,7 +165,8 @@ func plan(j Journal, f Facts, now time.Time) Next {
 
 // deleting says what of the source is being deleted. Its controller takes nothing down while the
 // Cluster is paused: to wait for that would be to wait for ever, and to move it would be to undo
-// the deletion.
+// the deletion. What it says keeps a pivot from beginning as well, so that one that was turned back
+// is not tried again before the deletion is over.
 func deleting(g *graph.Graph) []Problem {
 	var problems []Problem
 	for _, group := range g.InOrder() {

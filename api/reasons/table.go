@@ -895,8 +895,8 @@ func pivots() Section {
 			{
 				Reasons: []string{"HalfProvisioned"},
 				Note:    ", tolerable",
-				Means:   "the Cluster or a Machine is still being built, or Machines are being replaced: what its provider made and has not written down yet would be built again",
-				Next:    "wait until it is built, or the roll is over",
+				Means:   "the Cluster or a Machine is still being built: what its provider made and has not written down yet would be built again",
+				Next:    "wait until it is built",
 			},
 			{
 				Reasons: []string{"ClusterPaused"},
