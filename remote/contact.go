@@ -85,13 +85,18 @@ func isApplied(entry *v1alpha1.ChildLayer) bool {
 	return unsent(entry.Reason) && entry.Digest != "" && entry.Digest == entry.LastAttemptedDigest
 }
 
+// isUnseen reports whether a layer was looked at last and was not healthy, or not yet.
+func isUnseen(entry *v1alpha1.ChildLayer) bool {
+	return entry.Reason == v1alpha1.ReasonHealthCheckFailed || entry.Reason == v1alpha1.ReasonProgressing
+}
+
 // stand has the layers that were in place be so where another tier manages the Cluster: nothing
 // is sent any more that would end what they wait for. A pivot pauses the Cluster before it goes,
-// and each of them said that by then. What was not healthy yet nobody saw become so.
+// and each of them that was ready said that by then. What was not healthy yet nobody saw become so.
 func (p *push) stand(now metav1.Time) {
 	for _, s := range p.layers {
 		entry := entryOf(p.child, s.layer.Name)
-		if entry == nil || entry.Ready || entry.Reason == v1alpha1.ReasonHealthCheckFailed || entry.Reason == v1alpha1.ReasonProgressing || !isApplied(entry) {
+		if entry == nil || entry.Ready || isUnseen(entry) || !isApplied(entry) {
 			continue
 		}
 		recordOutcome(entry, nil, now)

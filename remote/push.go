@@ -212,6 +212,9 @@ func (p *push) record(s *seeding, entry *v1alpha1.ChildLayer, err error) {
 		*s.notes = layerNotes{}
 	}
 	s.notes.attempted(err, now, s.progressed)
+	if reason.Of(err) == v1alpha1.ReasonPaused && isApplied(entry) && isUnseen(entry) {
+		return // the pause hides no fault: elsewhere the layer would be taken for healthy
+	}
 	recordOutcome(entry, err, metav1.NewTime(now))
 	if entry.Ready {
 		entry.Message = cmp.Or(s.standing, s.notes.lingers())

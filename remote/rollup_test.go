@@ -72,14 +72,32 @@ func TestStandsElsewhere(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		entry  v1alpha1.ChildLayer
+		// paused is its reason while the Cluster is paused.
+		paused string
 		seeded metav1.ConditionStatus
 		want   standing
 		why    string
 	}{
-		"InPlace":   {"the pivot alone kept it from being pushed", v1alpha1.ChildLayer{Ready: true, Reason: v1alpha1.ReasonSucceeded, Digest: "d", LastAttemptedDigest: "d"}, metav1.ConditionTrue, isElsewhere, v1alpha1.ReasonManagedElsewhere},
-		"Half":      {"a half of a commit was sent", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonSeedFailed, Digest: "c", LastAttemptedDigest: "d"}, metav1.ConditionFalse, isWaiting, v1alpha1.ReasonPaused},
-		"Never":     {"nothing of it was sent", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonDependencyNotReady}, metav1.ConditionFalse, isWaiting, v1alpha1.ReasonPaused},
-		"Unhealthy": {"it was never seen to become healthy", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonHealthCheckFailed, Digest: "d", LastAttemptedDigest: "d"}, metav1.ConditionFalse, isFailed, v1alpha1.ReasonHealthCheckFailed},
+		"InPlace": {
+			"the pivot alone kept it from being pushed", v1alpha1.ChildLayer{Ready: true, Reason: v1alpha1.ReasonSucceeded, Digest: "d", LastAttemptedDigest: "d"}, v1alpha1.ReasonPaused,
+			metav1.ConditionTrue, isElsewhere, v1alpha1.ReasonManagedElsewhere,
+		},
+		"Half": {
+			"a half of a commit was sent", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonSeedFailed, Digest: "c", LastAttemptedDigest: "d"}, v1alpha1.ReasonPaused,
+			metav1.ConditionFalse, isWaiting, v1alpha1.ReasonPaused,
+		},
+		"Never": {
+			"nothing of it was sent", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonProgressing}, v1alpha1.ReasonPaused,
+			metav1.ConditionFalse, isWaiting, v1alpha1.ReasonPaused,
+		},
+		"Unhealthy": {
+			"it was never seen to become healthy", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonHealthCheckFailed, Digest: "d", LastAttemptedDigest: "d"}, v1alpha1.ReasonHealthCheckFailed,
+			metav1.ConditionFalse, isFailed, v1alpha1.ReasonHealthCheckFailed,
+		},
+		"Unseen": {
+			"a commit was sent a moment before", v1alpha1.ChildLayer{Reason: v1alpha1.ReasonProgressing, Digest: "d", LastAttemptedDigest: "d"}, v1alpha1.ReasonProgressing,
+			metav1.ConditionFalse, isUpdating, v1alpha1.ReasonProgressing,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := newPaced(45 * time.Second)
@@ -89,9 +107,9 @@ func TestStandsElsewhere(t *testing.T) {
 			tc.entry.Name = "base"
 			of.child.Status.Layers = []v1alpha1.ChildLayer{tc.entry}
 			layers := []*v1alpha1.Layer{layerOn("base")}
-			if tc.entry.Reason != v1alpha1.ReasonHealthCheckFailed {
+			for range 2 {
 				of.seedAll(t.Context(), sessionOf(t, of.run), capibridge.Cluster{Paused: true, InfrastructureProvisioned: true, ControlPlaneInitialized: true}, layers)
-				if entry := entryOf(of.child, "base"); entry.Ready || entry.Reason != v1alpha1.ReasonPaused {
+				if entry := entryOf(of.child, "base"); entry.Ready || entry.Reason != tc.paused {
 					t.Fatalf("%s: while its Cluster is paused the layer is %+v", tc.reason, entry)
 				}
 			}

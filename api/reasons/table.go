@@ -559,7 +559,7 @@ func child() Section {
 			{
 				Reasons: []string{"Paused"},
 				Means:   "the `Cluster` is paused",
-				Next:    "nothing is pushed, and nothing removed, until it is not",
+				Next:    "nothing is pushed, and nothing removed, until it is not; a layer that was not healthy before still says that, and is not looked at either",
 			},
 			{
 				Reasons: []string{"ClusterDeleting"},
