@@ -147,6 +147,9 @@ type Facts struct {
 	// Running is where a pivot that is under way brings the Cluster; empty if there is none. One that
 	// another process ended a moment ago may be taken for that.
 	Running v1alpha1.Management
+	// Receipt is the journal that this tier has as the target of what is under way; its ID is empty if
+	// it has none. The child has the one to go on with.
+	Receipt pivot.Journal
 	// Returning: this tier began to bring the Cluster back. Such a pivot leaves its first trace in the
 	// child, and a process that begins knows of it by the status: what the child says does not begin one.
 	Returning bool
@@ -239,7 +242,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 		}
 	}
-	return r.run(ctx, child, d, f.Elsewhere)
+	return r.run(ctx, child, d, f)
 }
 
 // mayMove says why this agent may not move Clusters of a namespace; empty if it may. It is
@@ -300,7 +303,7 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 			case role == pivot.Source && j.To.UID == uid:
 				f.Running = v1alpha1.ManagementSelf
 			case role == pivot.Target && j.From.UID == uid:
-				f.Running = v1alpha1.ManagementParent
+				f.Running, f.Receipt = v1alpha1.ManagementParent, j
 			}
 		}
 	}
@@ -320,7 +323,7 @@ func clusterOf(child *v1alpha1.Child) types.NamespacedName {
 }
 
 // run does a piece of a pivot.
-func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision, elsewhere bool) (ctrl.Result, error) {
+func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision, f Facts) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, pieceMost)
 	defer cancel()
 	key := client.ObjectKeyFromObject(child)
@@ -336,7 +339,17 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision,
 	case errors.Is(err, pivot.ErrIdle):
 		// It is over, by whomever: what is declared decides anew.
 		r.forget(key)
-		return ctrl.Result{RequeueAfter: runPause}, r.tell(ctx, child, at(elsewhere))
+		switch {
+		case f.Receipt.ID == "":
+			return ctrl.Result{RequeueAfter: runPause}, r.tell(ctx, child, at(f.Elsewhere))
+		case f.Receipt.Step.Revocable():
+			d.Reason = v1alpha1.ReasonPivotBlocked
+			d.Message = fmt.Sprintf("the child has lost its journal of pivot %s, which brought the Cluster here, and nobody can go on with it: "+
+				"do as docs/pivot.md says where the source is lost before switch", f.Receipt.ID)
+		default:
+			d.Message = fmt.Sprintf("the child has lost its journal of pivot %s, which is past switch: this tier's agent ends it", f.Receipt.ID)
+		}
+		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 	case err == nil:
 		r.forget(key)
 		if j.Step == pivot.Done {

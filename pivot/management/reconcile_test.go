@@ -38,7 +38,6 @@ func TestBeforeAnythingBegins(t *testing.T) {
 		_, _ = w.Write([]byte(`{"apiVersion": "v1", "kind": "Status", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}`))
 	}))
 	t.Cleanup(refuses.Close)
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: refuses.Certificate().Raw}))
 	for name, tt := range map[string]struct {
 		reason string
 		// allows answers whether the agent may.
@@ -59,9 +58,7 @@ func TestBeforeAnythingBegins(t *testing.T) {
 			},
 		}, v1alpha1.ReasonPivotFailed, "newer version"},
 		"Lapsed": {"nobody renews a kubeconfig while its Cluster is paused", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, []client.Object{
-			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master-kubeconfig"}, Data: map[string][]byte{"value": fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config",
-"clusters": [{"name": "x", "cluster": {"server": %q, "certificate-authority-data": %q}}], "users": [{"name": "x", "user": {"token": "lapsed"}}],
-"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "current-context": "x"}`, refuses.URL, ca)}},
+			kubeconfigOf(refuses),
 		}, v1alpha1.ReasonPivotFailed, "Secret fleet/master-kubeconfig, or use cascade pivot"},
 		"Allowed": {"the kubeconfig is what is missing then", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, nil, v1alpha1.ReasonPivotFailed, "cannot read the kubeconfig"},
 	} {
@@ -220,5 +217,81 @@ func TestTurnedBack(t *testing.T) {
 	}
 	if said := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition); said != nil || is.Status.MovingTo != "" || len(r.running) > 0 {
 		t.Errorf("it goes on: %+v, moving to %q, %v", said, is.Status.MovingTo, r.running)
+	}
+}
+
+// kubeconfigOf is the Secret with which this tier reaches a child.
+func kubeconfigOf(api *httptest.Server) *corev1.Secret {
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}))
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master-kubeconfig"}, Data: map[string][]byte{"value": fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config",
+"clusters": [{"name": "x", "cluster": {"server": %q, "certificate-authority-data": %q}}], "users": [{"name": "x", "user": {"token": "t"}}],
+"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "current-context": "x"}`, api.URL, ca)}}
+}
+
+// TestJournalLost: the child lost its journal of a pivot back that nobody declares any more, as with
+// its agent's namespace. Nobody can go on with it, and a person has to know.
+func TestJournalLost(t *testing.T) {
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answers := map[string]string{
+			"/api":                           `{"kind": "APIVersions", "versions": ["v1"]}`,
+			"/apis":                          `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
+			"/api/v1":                        `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [{"name": "namespaces", "kind": "Namespace"}, {"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`,
+			"/api/v1/namespaces/kube-system": `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system", "uid": "there"}}`,
+		}
+		answer, ok := answers[req.URL.Path]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			answer = `{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}`
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	t.Cleanup(api.Close)
+	for name, tt := range map[string]struct {
+		reason, step, says string
+	}{
+		"Copy":   {"nothing was switched, and the copies stay", "copy", v1alpha1.ReasonPivotBlocked},
+		"Switch": {"this tier's agent ends it", "switch", v1alpha1.ReasonPivotRunning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+				Status: v1alpha1.ChildStatus{
+					Identity: &v1alpha1.ChildIdentity{KubeSystemUID: "there"}, MovingTo: v1alpha1.ManagementParent,
+					Conditions: []metav1.Condition{{Type: v1alpha1.ManagementCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning}},
+				},
+			}
+			journal := &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.target.x", Labels: map[string]string{v1alpha1.PivotLabel: "target"}},
+				Data:       map[string]string{"journal.json": fmt.Sprintf(`{"format":1,"id":"x-1","step":%q,"from":{"uid":"there"},"clusters":[{"namespace":"fleet","name":"master"}]}`, tt.step)},
+			}
+			here := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "here"}}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(child, journal, here, kubeconfigOf(api)).WithStatusSubresource(child).Build()
+			key := client.ObjectKeyFromObject(child)
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return true, nil },
+			}
+			for range 2 {
+				result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+				if err != nil || result.RequeueAfter != retryPause {
+					t.Errorf("%s: looked at again after %s, %v", tt.reason, result.RequeueAfter, err)
+				}
+				is := &v1alpha1.Child{}
+				if err := c.Get(t.Context(), key, is); err != nil {
+					t.Fatal(err)
+				}
+				said := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition)
+				if said == nil || said.Status != metav1.ConditionFalse || said.Reason != tt.says || !strings.Contains(said.Message, "x-1") {
+					t.Errorf("%s: it says %+v", tt.reason, said)
+				}
+			}
+		})
 	}
 }
