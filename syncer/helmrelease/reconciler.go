@@ -145,7 +145,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	was := trace.WasHelmRelease(obj)
 	result, err := r.reconcile(ctx, run)
-	obj.Status.LastHandledReconcileAt = requested
+	if !run.outstanding {
+		obj.Status.LastHandledReconcileAt = requested
+	}
 	if werr := errors.Join(run.WriteHeld(ctx, run.held()), run.Write(ctx)); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}

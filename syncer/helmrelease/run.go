@@ -47,6 +47,8 @@ type run struct {
 	firstSync firstsync.Keeper
 	// outcome is what apply or uninstall held back; nil before that.
 	outcome *release.Outcome
+	// outstanding: Sync has not come to what the request to reconcile asks for: set by apply.
+	outstanding bool
 }
 
 // held is what the object holds: what was on record, or what apply held back by now.
@@ -115,6 +117,8 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write,
 		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), r.applied(ctx, run)), HandOver: run.held().HandOver,
 	})
+	// What is stalled waits for a change of the object, which is tried without a request.
+	run.outstanding = !outcome.Stalled && outstanding(obj)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -124,6 +128,16 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 		obj.Status.ObservedGeneration = obj.Generation
 	}
 	return r.soon(obj, outcome), nil
+}
+
+// outstanding reports whether the request to reconcile asks for a force or reset that is still
+// to be handled. Flux counts neither for a request that was handled before.
+func outstanding(obj *helmv2.HelmRelease) bool {
+	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
+	asks := func(annotation, handled string) bool {
+		return requested != "" && obj.Annotations[annotation] == requested && handled != requested
+	}
+	return asks(helmv2.ForceRequestAnnotation, obj.Status.LastHandledForceAt) || asks(helmv2.ResetRequestAnnotation, obj.Status.LastHandledResetAt)
 }
 
 // soon is when a release is looked at again.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -476,6 +477,72 @@ func TestApplyStep(t *testing.T) {
 			on, _ := v1alpha1.HeldOf(s.Obj)
 			if (on.Create != nil) != (tc.clusters > 0) {
 				t.Errorf("%s: on record is %v", tc.reason, s.Obj.Annotations)
+			}
+		})
+	}
+}
+
+// TestForceOutstanding: a request whose force, or reset, Sync has left to be handled is not
+// handled, whatever became of the rest of it.
+func TestForceOutstanding(t *testing.T) {
+	held := &inventory.Creation{Held: []inventory.HeldCluster{{Name: types.NamespacedName{Namespace: "fleet", Name: "alpha"}}}}
+	for name, tc := range map[string]struct {
+		reason     string
+		annotation string
+		// handles: Sync gets as far as to ask for it.
+		handles bool
+		outcome release.Outcome
+		err     error
+		want    bool
+	}{
+		"Held":    {"a person has to approve a Cluster first", helmv2.ForceRequestAnnotation, false, release.Outcome{Creation: held}, nil, true},
+		"Refused": {"the step of a version is refused", helmv2.ForceRequestAnnotation, false, release.Outcome{Refused: true}, nil, true},
+		"Error":   {"an API server did not answer", helmv2.ForceRequestAnnotation, false, release.Outcome{}, errors.New("no answer"), true},
+		"Reset":   {"nor did it for a reset", helmv2.ResetRequestAnnotation, false, release.Outcome{}, errors.New("no answer"), true},
+		"Done":    {"it was forced", helmv2.ForceRequestAnnotation, true, release.Outcome{}, nil, false},
+		"Failed":  {"it was forced, and failed", helmv2.ForceRequestAnnotation, true, release.Outcome{}, errors.New("never ready"), false},
+		"Stalled": {"only a change of the object helps, and who asked is to know", helmv2.ForceRequestAnnotation, false, release.Outcome{Stalled: true}, nil, false},
+		"NoForce": {"only a look was asked for", "", false, release.Outcome{}, errors.New("no answer"), false},
+		"Before":  {"a force of before was not asked for now", "old", false, release.Outcome{Creation: held}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(h *helmv2.HelmRelease) {
+				h.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+				switch tc.annotation {
+				case "":
+				case "old":
+					h.Annotations[helmv2.ForceRequestAnnotation] = "before"
+				default:
+					h.Annotations[tc.annotation] = "now"
+				}
+			}), image(true))
+			s.Sources.Snapshots.Put(chartKey(s.Obj), chartOf(t, "apiVersion: v2\nname: shop\nversion: 1.0.0\n"))
+			asked := 0
+			s.helm.sync = func(_ context.Context, r release.Request) (release.Outcome, error) {
+				if asked++; tc.handles {
+					helmv2.ShouldHandleForceRequest(r.Object)
+				}
+				return tc.outcome, tc.err
+			}
+			request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)}
+			if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, tc.err) || asked != 1 {
+				t.Fatalf("%s: Reconcile() = %v, and Sync was called %d times", tc.reason, err, asked)
+			}
+			should := false
+			s.helm.sync = func(_ context.Context, r release.Request) (release.Outcome, error) {
+				force, reset := helmv2.ShouldHandleForceRequest(r.Object), helmv2.ShouldHandleResetRequest(r.Object)
+				should = force || reset
+				return release.Outcome{}, nil
+			}
+			if _, err := s.Reconcile(t.Context(), request); err != nil {
+				t.Fatal(err)
+			}
+			if should != tc.want {
+				t.Errorf("%s: it is to be handled by the next reconcile: %t, want %t", tc.reason, should, tc.want)
+			}
+			there := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), request.NamespacedName, there); err != nil || there.Status.LastHandledReconcileAt != "now" {
+				t.Errorf("%s: handled is %q, %v, want the request in the end", tc.reason, there.Status.LastHandledReconcileAt, err)
 			}
 		})
 	}
