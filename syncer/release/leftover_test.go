@@ -1,6 +1,7 @@
 package release
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
@@ -70,7 +72,7 @@ func TestLogsTellNoValues(t *testing.T) {
 // TestOldValuesAreNotTold: Helm acts on a revision that was made with values of before. Those
 // that the HelmRelease does not show may be of a Secret that has changed since, or is gone.
 func TestOldValuesAreNotTold(t *testing.T) {
-	old := map[string]any{"db": map[string]any{"password": "hunter22", "pin": 12345678.0}, "mode": "public", "a": "b"}
+	old := map[string]any{"db": map[string]any{"password": "hunter22", "pin": 12345678.0, "host": "database"}, "mode": "public", "a": "b", "name": "frontend", "hook": "migration", "namespace": "shopping"}
 	for name, tc := range map[string]struct {
 		reason string
 		action Action
@@ -101,8 +103,10 @@ func TestOldValuesAreNotTold(t *testing.T) {
 			obj, m := inSync(t)
 			obj.Spec.Values = &apiextensionsv1.JSON{Raw: []byte(`{"mode": "public"}`)}
 			m.stored[0].Config = old
+			m.stored[0].Manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: frontend, namespace: shopping, annotations: {helm.sh/resource-policy: keep}}\n"
+			m.stored[0].Hooks = []*helmrelease.Hook{{Name: "h", Manifest: "apiVersion: v1\nkind: Secret\nmetadata: {name: migration}\n"}}
 			obj.Status.History[0] = snapshotOf(m.stored[0], "", v2.ReleaseActionInstall)
-			m.fails[tc.action] = errors.New(`Job "x" is invalid: {"PW": "hunter22", "PIN": "1.2345678e+07", "NO": "12345678", "MODE": "public"}`)
+			m.fails[tc.action] = errors.New(`configmaps "frontend" in the namespace "shopping", or secrets "migration", is invalid: {"PW": "hunter22", "PIN": "1.2345678e+07", "NO": "12345678", "HOST": "database", "MODE": "public"}`)
 			n, err := tc.act(obj, m)
 			told := fmt.Sprint(err, obj.Status.Conditions)
 			for recorder := n.Events.(*record.FakeRecorder); len(recorder.Events) > 0; {
@@ -111,7 +115,33 @@ func TestOldValuesAreNotTold(t *testing.T) {
 			if strings.Contains(told, "hunter22") || strings.Contains(told, "2345678") || !strings.Contains(told, `"MODE": "public"`) {
 				t.Errorf("%s: it says %s", tc.reason, told)
 			}
+			if strings.Contains(told, "database") || !strings.Contains(told, `configmaps "frontend" in the namespace "shopping", or secrets "migration"`) {
+				t.Errorf("%s: it does not tell the names of the objects, or more: %s", tc.reason, told)
+			}
 		})
+	}
+}
+
+// TestManyOldValues: tenants choose how many values there are.
+func TestManyOldValues(t *testing.T) {
+	many := func(of string) map[string]any {
+		values := map[string]any{}
+		for i := range 100_000 {
+			values[fmt.Sprint(i)] = fmt.Sprintf("%s%06d", of, i)
+		}
+		return values
+	}
+	raw, err := json.Marshal(many("n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj := &v2.HelmRelease{Spec: v2.HelmReleaseSpec{Values: &apiextensionsv1.JSON{Raw: raw}}}
+	start := time.Now()
+	if got := secretsOf(&helmrelease.Release{Config: many("o")}, obj); len(got) != 100_000 {
+		t.Errorf("%d values are secret, want all", len(got))
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %s", took)
 	}
 }
 

@@ -31,12 +31,8 @@ func objectsOf(rel *helmrelease.Release, mapper meta.RESTMapper) (objects []*uns
 
 // objectsIn reads a text of a release as objectsOf does, hooks included.
 func objectsIn(rel *helmrelease.Release, text string, mapper meta.RESTMapper) (objects []*unstructured.Unstructured, warnings []string, err error) {
-	if err := render.Check([]byte(text)); err != nil {
-		return nil, nil, fmt.Errorf("cannot read manifest of release %s/%s.v%d: %w", rel.Namespace, rel.Name, rel.Version, err)
-	}
-	objects, err = ssautil.ReadObjects(strings.NewReader(text))
-	if err != nil {
-		return nil, nil, fmt.Errorf("failed to parse manifest: %w", err)
+	if objects, err = readObjects(rel, text); err != nil {
+		return nil, nil, err
 	}
 	for _, u := range objects {
 		gvk := u.GroupVersionKind()
@@ -55,6 +51,18 @@ func objectsIn(rel *helmrelease.Release, text string, mapper meta.RESTMapper) (o
 		}
 	}
 	return objects, warnings, nil
+}
+
+// readObjects reads a text of a release as it is.
+func readObjects(rel *helmrelease.Release, text string) ([]*unstructured.Unstructured, error) {
+	if err := render.Check([]byte(text)); err != nil {
+		return nil, fmt.Errorf("cannot read manifest of release %s/%s.v%d: %w", rel.Namespace, rel.Name, rel.Version, err)
+	}
+	objects, err := ssautil.ReadObjects(strings.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse manifest: %w", err)
+	}
+	return objects, nil
 }
 
 // definitionsOf are the objects of the crds directories of a chart.
