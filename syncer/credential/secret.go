@@ -142,9 +142,15 @@ func (k *keeping) write(ctx context.Context, c content) error {
 	}
 	if k.secret != nil {
 		// A type cannot be changed. The Secret is ours, and what it has is replaced: if the API server would take the other one.
-		// Its name is the last thing that is looked at, after admission and quotas.
+		// Its name is the last thing that is looked at, after admission and quotas. Where a quota is used up, a delete does not
+		// make room at once, and others may take it: who reads the Secret would have none.
 		err := k.create(ctx, secret.DeepCopy(), client.DryRunAll)
-		if err != nil && !apierrors.IsAlreadyExists(err) && !(apierrors.IsForbidden(err) && k.noRoom(ctx)) {
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err):
+		case apierrors.IsForbidden(err):
+			return fmt.Errorf("cannot replace Secret %s of type %s: correct the policy that refuses the other one; if it is a quota, raise it by one, or delete the Secret: %w",
+				k.obj.SecretName(), k.secret.Type, err)
+		default:
 			return fmt.Errorf("cannot replace Secret %s of type %s: %w", k.obj.SecretName(), k.secret.Type, err)
 		}
 		precondition := client.Preconditions{UID: &k.secret.UID, ResourceVersion: &k.secret.ResourceVersion}
@@ -154,21 +160,6 @@ func (k *keeping) write(ctx context.Context, c content) error {
 		k.secret = nil
 	}
 	return k.create(ctx, secret)
-}
-
-// noRoom reports whether a quota has no room for one more Secret: one that takes the place of another has it.
-func (k *keeping) noRoom(ctx context.Context) bool {
-	quotas := &corev1.ResourceQuotaList{}
-	if err := k.Live.List(ctx, quotas, client.InNamespace(k.obj.Namespace)); err != nil {
-		return false // what refused is not known
-	}
-	return slices.ContainsFunc(quotas.Items, func(q corev1.ResourceQuota) bool {
-		return slices.ContainsFunc([]corev1.ResourceName{corev1.ResourceSecrets, "count/secrets"}, func(name corev1.ResourceName) bool {
-			hard, bounded := q.Status.Hard[name]
-			used := q.Status.Used[name]
-			return bounded && used.Cmp(hard) >= 0
-		})
-	})
 }
 
 // create creates the Secret.
