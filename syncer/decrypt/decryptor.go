@@ -28,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/kustomize/api/resource"
+
+	"github.com/cascade-gitops/cascade/syncer/mask"
 )
 
 // Keys of the Secret that spec.decryption.secretRef names, as Flux has them.
@@ -271,7 +273,7 @@ func (d *Decryptor) object(ctx context.Context, r *resource.Resource) (*resource
 }
 
 // Plain are the values that were encrypted in objects and patches, and are plain now. An API server
-// may quote them in an error about an object that is no Secret.
+// may quote them in an error about an object that is no Secret. mask.Unlisted is among them if there are more.
 func (d *Decryptor) Plain() []string {
 	if d == nil {
 		return nil
@@ -292,10 +294,10 @@ func (d *Decryptor) note(sealed, plain []byte) {
 }
 
 // noteAll notes what a patch has that was encrypted as a whole. Nobody else parses it in this
-// process: what is more than patches have is noted as one text, and hidden by its lines.
+// process: if it is more than patches have, errors are withheld, for any of its values may stand in them.
 func (d *Decryptor) noteAll(plain []byte) {
 	if d.parsed += len(plain); d.parsed > maxParsed {
-		d.plain = append(d.plain, string(plain))
+		d.plain = append(d.plain, mask.Unlisted)
 		return
 	}
 	known := map[string]bool{}

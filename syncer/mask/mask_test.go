@@ -56,10 +56,11 @@ func TestMany(t *testing.T) {
 		values     []string
 		text, want string
 	}{
-		"Values":  {"a data set has so many", many, "cannot apply v50000", "cannot apply *****"},
-		"Lines":   {"each line of a file is looked for", []string{strings.Repeat("a line of words\n", 100_000) + "-----BEGIN-----\n"}, "line 1: -----BEGIN-----", "line 1: *****"},
-		"Long":    {"a value that is longer than the text is not in it", []string{strings.Repeat("x", 8<<20), "hunter22"}, "bad hunter22", "bad *****"},
-		"TooMany": {"a long text, in which so many would be looked for", many, strings.Repeat("a long text ", 10_000) + "v50000", withheld},
+		"Values":   {"a data set has so many", many, "cannot apply v50000", "cannot apply *****"},
+		"Lines":    {"each line of a file is looked for", []string{strings.Repeat("a line of words\n", 100_000) + "-----BEGIN-----\n"}, "line 1: -----BEGIN-----", "line 1: *****"},
+		"Long":     {"a value that is longer than the text is not in it", []string{strings.Repeat("x", 8<<20), "hunter22"}, "bad hunter22", "bad *****"},
+		"TooMany":  {"a long text, in which so many would be looked for", many, strings.Repeat("a long text ", 10_000) + "v50000", withheld},
+		"Unlisted": {"any text may have one of them", []string{"hunter22", Unlisted}, "bad hunter33", withheld},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
