@@ -597,6 +597,34 @@ func TestSecretElsewhere(t *testing.T) {
 	}
 }
 
+// TestHeld: what a child has is bounded in the memory of its parent, which others have a part in. What
+// the tier has itself is not: it may have thousands of Clusters, and could move none of them.
+func TestHeld(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason   string
+		own      bool
+		from, to types.NamespacedName
+		want     string
+	}{
+		"Tier":   {"what is declared goes to the child, from the tier of who acts", true, types.NamespacedName{}, types.NamespacedName{Namespace: "fleet", Name: "a-kubeconfig"}, ""},
+		"Child":  {"what is declared comes back from a child, which may be a stranger's", true, types.NamespacedName{Namespace: "fleet", Name: "a-kubeconfig"}, types.NamespacedName{}, "more than 384 MB"},
+		"Person": {"a person has a process of his own", false, types.NamespacedName{Namespace: "fleet", Name: "a-kubeconfig"}, types.NamespacedName{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.sides["mom"].change(key{clusterKind, types.NamespacedName{Namespace: "fleet", Name: "b"}}, func(u *unstructured.Unstructured) {
+				u.Object["x"] = slices.Repeat([]any{strings.Repeat("x", 1<<20)}, 400) // one string, which is counted 400 times
+			})
+			p := w.pivot("mom", "master", &life{})
+			p.Own, p.Source.Kubeconfig, p.Target.Kubeconfig = tt.own, tt.from, tt.to
+			_, err := p.Run(t.Context())
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s: got %v, want %q", tt.reason, err, tt.want)
+			}
+		})
+	}
+}
+
 // refusing is a client whose credentials have lapsed.
 type refusing struct{ client.Client }
 

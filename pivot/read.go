@@ -102,9 +102,19 @@ func recordOf(ctx context.Context, s Side) (cm *corev1.ConfigMap, ok bool, err e
 	return cm, true, nil
 }
 
-// mostHeld is how many bytes a source may take in the memory of who acts in the name of others: the
-// source may be of a stranger, and all others of the tier are in the same memory.
+// mostHeld is how many bytes the objects of a stranger may take in the memory of who acts in the
+// name of others, who are all in the same memory.
 const mostHeld = 384 << 20
+
+// most is how many bytes the objects of a side may take in memory; 0 is no bound. Whoever acts in
+// the name of others acts in his own tier, which is trusted and as large as it is, and reaches the
+// other side, which may be a stranger's, by a kubeconfig of its Cluster.
+func (p *Pivot) most(s Side) int64 {
+	if p.Own && s.Kubeconfig.Name != "" {
+		return mostHeld
+	}
+	return 0
+}
 
 // graph reads what belongs to the Clusters. All namespaces are read: which of it other
 // Clusters need is to be seen.
@@ -116,11 +126,7 @@ func (p *Pivot) graph(ctx context.Context) (*graph.Graph, error) {
 		}
 		p.kinds = kinds
 	}
-	var most int64
-	if p.Own {
-		most = mostHeld
-	}
-	g, err := graph.Read(ctx, p.Source.Client, p.kinds, most, p.Clusters...)
+	g, err := graph.Read(ctx, p.Source.Client, p.kinds, p.most(p.Source), p.Clusters...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %w", p.Source.Name, err)
 	}
