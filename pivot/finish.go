@@ -59,7 +59,7 @@ func finish(ctx context.Context, s Side, j Journal) error {
 		}
 	}
 	for looks := 1; ; looks++ {
-		copies, err := readAll(ctx, s, j.Objects)
+		copies, err := readAll(ctx, s, 0, j.Objects) // its own tier, which is trusted
 		if err != nil {
 			return err
 		}

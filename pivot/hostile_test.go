@@ -625,6 +625,71 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// smallPages is a client that is asked for few Secrets at a time with what is in them: each may have a
+// megabyte and a half.
+type smallPages struct {
+	client.Client
+	w     *world
+	lists int
+}
+
+func (c *smallPages) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if l, ok := list.(*unstructured.UnstructuredList); ok && l.GetKind() == "SecretList" {
+		o := &client.ListOptions{}
+		o.ApplyOptions(options)
+		if c.lists++; o.Limit == 0 || o.Limit > 20 {
+			c.w.fail("%d Secrets are asked for at a time", o.Limit)
+		}
+	}
+	return c.Client.List(ctx, list, options...)
+}
+
+// TestSecretsOfOthers: a namespace may have many Secrets besides those of the Cluster, as releases of
+// Helm. They are not in memory at the same time, on neither side and in no step.
+func TestSecretsOfOthers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		own    int
+		listed bool
+	}{
+		"Few":  {"the Secrets of a small Cluster are read by name", 5, false},
+		"Many": {"those of a large one are listed", 30, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			for i := range tt.own {
+				s := modelObject("v1", "Secret", fmt.Sprintf("a-own-%d", i), w.sides["mom"].objects[key{clusterKind, clusterA}])
+				s.SetLabels(map[string]string{clusterapi.ClusterNameLabel: "a"})
+				w.sides["mom"].put(s)
+			}
+			p := w.pivot("mom", "master", &life{})
+			target := &smallPages{Client: p.Target.Client, w: w}
+			p.Source.Client, p.Target.Client = &smallPages{Client: p.Source.Client, w: w}, target
+			if _, err := p.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.at("master", "mom")
+			if target.lists > 0 != tt.listed {
+				t.Errorf("%s: %d lists of Secrets in the target", tt.reason, target.lists)
+			}
+		})
+	}
+}
+
+// TestCopiesHeld: a child answers for the copies that it was given with whatever it likes.
+func TestCopiesHeld(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.pivot("mom", "master", &life{})
+	w.sides["mom"].change(key{machineKind, clusterA}, func(u *unstructured.Unstructured) { u.Object["x"] = strings.Repeat("x", 2<<20) })
+	objects := []Object{{Group: clusterapi.Group, Version: "v1beta2", Kind: "Machine", Namespace: "fleet", Name: "a"}}
+	if _, err := readAll(t.Context(), p.Source, 1<<20, objects); err == nil || !strings.Contains(err.Error(), "more than 1 MB") {
+		t.Errorf("more is held than may be: %v", err)
+	}
+	if got, err := readAll(t.Context(), p.Source, 0, objects); err != nil || len(got) != 1 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
 // refusing is a client whose credentials have lapsed.
 type refusing struct{ client.Client }
 

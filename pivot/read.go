@@ -34,13 +34,13 @@ func (p *Pivot) facts(ctx context.Context, rounds int) (Facts, error) {
 		objects = recorded(p.journal, g)
 	} else {
 		var err error
-		if f.Left, err = readAll(ctx, p.Source, objects); err != nil {
+		if f.Left, err = readAll(ctx, p.Source, p.most(p.Source), objects); err != nil {
 			return f, err
 		}
 	}
 	if p.journal.Step != Freeze {
 		var err error
-		if f.Copies, err = readAll(ctx, p.Target, objects); err != nil {
+		if f.Copies, err = readAll(ctx, p.Target, p.most(p.Target), objects); err != nil {
 			return f, err
 		}
 	}
@@ -133,11 +133,16 @@ func (p *Pivot) graph(ctx context.Context) (*graph.Graph, error) {
 	return g, nil
 }
 
-// few is how many objects of one kind and namespace are read one by one.
-const few = 3
+// few is how many objects of one kind and namespace are read one by one; fewData of Secrets and
+// ConfigMaps, of which a list brings those of others as well, with what is in them.
+const (
+	few     = 3
+	fewData = 20
+)
 
-// readAll reads the objects of a side that have the names of some.
-func readAll(ctx context.Context, s Side, objects []Object) (map[key]*unstructured.Unstructured, error) {
+// readAll reads the objects of a side that have the names of some. It fails rather than to hold more
+// than about most bytes; 0 is no bound.
+func readAll(ctx context.Context, s Side, most int64, objects []Object) (map[key]*unstructured.Unstructured, error) {
 	type place struct {
 		kind      schema.GroupVersionKind
 		namespace string
@@ -155,16 +160,23 @@ func readAll(ctx context.Context, s Side, objects []Object) (map[key]*unstructur
 		}
 		places[at] = append(places[at], o)
 	}
-	out := map[key]*unstructured.Unstructured{}
+	out, reading := map[key]*unstructured.Unstructured{}, graph.Reading{Client: s.Client, Most: most}
+	hold := func(u *unstructured.Unstructured) error {
+		k := keyOf(u)
+		if !wanted[k] || out[k] != nil {
+			return nil
+		}
+		out[k] = u
+		return reading.Hold(u)
+	}
 	for _, at := range order {
-		if len(places[at]) > few {
-			err := list(ctx, s, at.kind, at.namespace, func(u *unstructured.Unstructured) {
-				if k := keyOf(u); wanted[k] {
-					out[k] = u
-				}
-			})
-			if err != nil {
-				return nil, err
+		alone := few
+		if at.kind.Group == "" {
+			alone = fewData
+		}
+		if len(places[at]) > alone {
+			if err := reading.Each(ctx, at.kind, at.namespace, hold); err != nil {
+				return nil, fmt.Errorf("cannot read %s: %w", s.Name, err)
 			}
 			continue
 		}
@@ -178,34 +190,12 @@ func readAll(ctx context.Context, s Side, objects []Object) (map[key]*unstructur
 			if err != nil {
 				return nil, fmt.Errorf("cannot read %s in %s: %w", o, s.Name, err)
 			}
-			out[o.key()] = u
+			if err := hold(u); err != nil {
+				return nil, fmt.Errorf("cannot read %s: %w", s.Name, err)
+			}
 		}
 	}
 	return out, nil
-}
-
-// page bounds an answer.
-const page = 500
-
-// list calls f with each object of a kind in a namespace.
-func list(ctx context.Context, s Side, kind schema.GroupVersionKind, namespace string, f func(*unstructured.Unstructured)) error {
-	next := ""
-	for {
-		l := &unstructured.UnstructuredList{}
-		l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		err := s.Client.List(call, l, &client.ListOptions{Namespace: namespace, Limit: page, Continue: next})
-		cancel()
-		if err != nil {
-			return fmt.Errorf("cannot list %s in %s: %w", kind.Kind, s.Name, err)
-		}
-		for i := range l.Items {
-			f(&l.Items[i])
-		}
-		if next = l.GetContinue(); next == "" {
-			return nil
-		}
-	}
 }
 
 // namespacesOf are the namespaces of objects that a side has.
@@ -244,7 +234,7 @@ func (p *Pivot) checkFacts(ctx context.Context) (CheckFacts, error) {
 	if f.Foreign, err = p.foreign(ctx, served); err != nil {
 		return f, err
 	}
-	if f.Copies, err = readAll(ctx, p.Target, served); err != nil {
+	if f.Copies, err = readAll(ctx, p.Target, p.most(p.Target), served); err != nil {
 		return f, err
 	}
 	if err := p.providers(ctx, objects, f.Providers); err != nil {

@@ -16,7 +16,7 @@
 //     another's.
 //   - What may be needed by others is Shared or Global: it is copied, and stays.
 //
-// All but Served and Read is pure. Failure model: Served and Read fail as a whole, because
+// All but Served, Read and Reading is pure. Failure model: Served and Read fail as a whole, because
 // half of a graph looks like all of a smaller one, and where there is more than they may look at or
 // hold: a server may be a stranger's, and has others' Secrets and ConfigMaps, of which Read sees
 // names alone. An object without UID is an error of Of. A

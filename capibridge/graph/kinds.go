@@ -46,11 +46,12 @@ func (k Kinds) of(kind schema.GroupKind) (Kind, bool) {
 }
 
 // page bounds each answer. Definitions are big, and are read in smaller pages; so are Secrets and
-// ConfigMaps, which may have a megabyte each.
+// ConfigMaps, which may have a megabyte and a half each: a page of them is no more than what may be
+// the answer of a child.
 const (
 	page           = 500
 	definitionPage = 25
-	dataPage       = 50
+	dataPage       = 20
 	// callTimeout bounds each call: a server that does not answer is told long before whoever
 	// asks has lost patience.
 	callTimeout = 30 * time.Second
@@ -59,8 +60,8 @@ const (
 // Served reads the kinds of a management cluster from its definitions.
 func Served(ctx context.Context, c client.Reader) (Kinds, error) {
 	var kinds Kinds
-	r := look{Reader: c}
-	err := r.each(ctx, schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}, "", definitionPage,
+	r := Reading{Client: c}
+	err := r.Each(ctx, definitions, "",
 		func(u *unstructured.Unstructured) error {
 			if kind, ok := KindOf(u); ok {
 				kinds = append(kinds, kind)
@@ -140,7 +141,7 @@ const (
 // than to hold more than about most bytes; 0 is no bound, for a server that is trusted.
 func Read(ctx context.Context, c client.Reader, kinds Kinds, most int64, clusters ...types.NamespacedName) (*Graph, error) {
 	for reading := 1; ; reading++ {
-		r := look{Reader: c, most: most}
+		r := Reading{Client: c, Most: most}
 		g, err := r.read(ctx, kinds, clusters)
 		if !errors.Is(err, errChanged) || reading == readings {
 			return g, err
@@ -151,19 +152,23 @@ func Read(ctx context.Context, c client.Reader, kinds Kinds, most int64, cluster
 // errChanged: what is kept is another one by now.
 var errChanged = errors.New("it changes while it is read")
 
-// look is one reading, with what it looked at and holds.
-type look struct {
-	client.Reader
-	looked     int
-	held, most int64
+// Reading of a server, page by page: it fails where there is always one more, and where more is held
+// than may be.
+type Reading struct {
+	Client client.Reader
+	// Most is about how many bytes may be held; 0 is no bound, for a server that is trusted.
+	Most int64
+
+	looked int
+	held   int64
 }
 
-func (r *look) read(ctx context.Context, kinds Kinds, clusters []types.NamespacedName) (*Graph, error) {
+func (r *Reading) read(ctx context.Context, kinds Kinds, clusters []types.NamespacedName) (*Graph, error) {
 	var objects []*unstructured.Unstructured
 	for _, kind := range kinds {
-		err := r.each(ctx, kind.GroupVersionKind, "", page, func(u *unstructured.Unstructured) error {
+		err := r.Each(ctx, kind.GroupVersionKind, "", func(u *unstructured.Unstructured) error {
 			objects = append(objects, u)
-			return r.hold(u)
+			return r.Hold(u)
 		})
 		if err != nil {
 			return nil, err
@@ -172,7 +177,7 @@ func (r *look) read(ctx context.Context, kinds Kinds, clusters []types.Namespace
 	for _, kind := range []Kind{secrets, configMaps} {
 		err := r.names(ctx, kind.GroupVersionKind, func(u *unstructured.Unstructured) error {
 			objects = append(objects, u)
-			return r.hold(u)
+			return r.Hold(u)
 		})
 		if err != nil {
 			return nil, err
@@ -188,10 +193,10 @@ func (r *look) read(ctx context.Context, kinds Kinds, clusters []types.Namespace
 	return g, r.fill(ctx, g)
 }
 
-// hold counts what is held, and fails if it is too much.
-func (r *look) hold(u *unstructured.Unstructured) error {
-	if r.held += weight(u.Object); r.most > 0 && r.held > r.most {
-		return fmt.Errorf("cannot hold the objects of Cluster API and of its providers, and the names of Secrets and ConfigMaps: they take more than %d MB", r.most>>20)
+// Hold counts an object that is held, and fails if it is too much.
+func (r *Reading) Hold(u *unstructured.Unstructured) error {
+	if r.held += weight(u.Object); r.Most > 0 && r.held > r.Most {
+		return fmt.Errorf("cannot hold the objects of Cluster API and of its providers, and the names of Secrets and ConfigMaps: they take more than %d MB", r.Most>>20)
 	}
 	return nil
 }
@@ -219,7 +224,7 @@ func weight(v any) int64 {
 
 // fill gives the Secrets and ConfigMaps of a graph what is in them. Namespaces that have none of
 // them are not asked, and of the others a page at a time is held.
-func (r *look) fill(ctx context.Context, g *Graph) error {
+func (r *Reading) fill(ctx context.Context, g *Graph) error {
 	type place struct {
 		kind      schema.GroupVersionKind
 		namespace string
@@ -233,14 +238,14 @@ func (r *look) fill(ctx context.Context, g *Graph) error {
 		}
 	}
 	for at := range places {
-		err := r.each(ctx, at.kind, at.namespace, dataPage, func(u *unstructured.Unstructured) error {
+		err := r.Each(ctx, at.kind, at.namespace, func(u *unstructured.Unstructured) error {
 			n := missing[u.GetUID()]
 			if n == nil || u.GetResourceVersion() != n.Object.GetResourceVersion() {
 				return nil
 			}
-			n.Object = &unstructured.Unstructured{Object: u.Object} // u is a part of its page
+			n.Object = u
 			delete(missing, u.GetUID())
-			return r.hold(u)
+			return r.Hold(u)
 		})
 		if err != nil {
 			return err
@@ -257,18 +262,30 @@ var (
 	configMaps = Kind{GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, Namespaced: true}
 )
 
+var definitions = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+
 // isData reports whether an object is a Secret or ConfigMap.
-func isData(u *unstructured.Unstructured) bool {
-	kind := u.GroupVersionKind().GroupKind()
+func isData(u *unstructured.Unstructured) bool { return isDataKind(u.GroupVersionKind().GroupKind()) }
+
+func isDataKind(kind schema.GroupKind) bool {
 	return kind == secrets.GroupKind() || kind == configMaps.GroupKind()
 }
 
-// each calls f with each object of a kind, page by page.
-func (r *look) each(ctx context.Context, kind schema.GroupVersionKind, namespace string, limit int64, f func(*unstructured.Unstructured) error) error {
+// Each calls f with each object of a kind in a namespace, or in all if it is empty, page by page. What
+// f does not keep is gone with its page.
+func (r *Reading) Each(ctx context.Context, kind schema.GroupVersionKind, namespace string, f func(*unstructured.Unstructured) error) error {
+	limit := int64(page)
+	switch is := kind.GroupKind(); {
+	case is == definitions.GroupKind():
+		limit = definitionPage
+	case isDataKind(is):
+		limit = dataPage
+	}
 	list := &unstructured.UnstructuredList{}
 	return r.pages(ctx, list, kind, namespace, limit, func() error {
 		for i := range list.Items {
-			if err := f(&list.Items[i]); err != nil {
+			// A pointer into the page would hold all of it.
+			if err := f(&unstructured.Unstructured{Object: list.Items[i].Object}); err != nil {
 				return err
 			}
 		}
@@ -278,7 +295,7 @@ func (r *look) each(ctx context.Context, kind schema.GroupVersionKind, namespace
 }
 
 // names calls f with each object of a kind, with what places it in a graph and nothing else.
-func (r *look) names(ctx context.Context, kind schema.GroupVersionKind, f func(*unstructured.Unstructured) error) error {
+func (r *Reading) names(ctx context.Context, kind schema.GroupVersionKind, f func(*unstructured.Unstructured) error) error {
 	list := &metav1.PartialObjectMetadataList{}
 	return r.pages(ctx, list, kind, "", page, func() error {
 		for i := range list.Items {
@@ -303,13 +320,13 @@ func (r *look) names(ctx context.Context, kind schema.GroupVersionKind, f func(*
 }
 
 // pages lists a kind page by page, and calls f after each.
-func (r *look) pages(ctx context.Context, list client.ObjectList, kind schema.GroupVersionKind, namespace string, limit int64, f func() error) error {
+func (r *Reading) pages(ctx context.Context, list client.ObjectList, kind schema.GroupVersionKind, namespace string, limit int64, f func() error) error {
 	next := ""
 	for {
 		list.GetObjectKind().SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		options := &client.ListOptions{Namespace: namespace, Limit: limit, Continue: next}
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		err := r.List(call, list, options)
+		err := r.Client.List(call, list, options)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("cannot list objects of kind %s: %w", strings.TrimPrefix(kind.GroupKind().String(), "."), err)
