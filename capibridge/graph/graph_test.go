@@ -456,8 +456,9 @@ type paged struct {
 	asked   int
 	// content are the objects that were handed out whole.
 	content []string
-	// changes: each look changes a Secret. endless: there is always another page.
-	changes, endless bool
+	// changes: each look changes a Secret. endless: there is always another page; repeats: with the
+	// same again.
+	changes, endless, repeats bool
 }
 
 func (p *paged) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
@@ -476,6 +477,9 @@ func (p *paged) List(_ context.Context, into client.ObjectList, options ...clien
 	at := 0
 	if o.Continue != "" {
 		at = len(o.Continue)
+	}
+	if p.repeats {
+		at = 0
 	}
 	switch list := into.(type) {
 	case *unstructured.UnstructuredList:
@@ -544,6 +548,7 @@ func TestReadBounds(t *testing.T) {
 	}{
 		"Endless": {"there is always another page", paged{endless: true}, object("v1", "ConfigMap", "x", "", ""), 0, "more than 500000 objects"},
 		"Big":     {"a Cluster is as large as its owner likes", paged{}, cluster("a", "x: "+strings.Repeat("x", 2<<20)), 1 << 20, "more than 1 MB"},
+		"Small":   {"many small values take more than their text", paged{}, cluster("a", "x: ["+strings.Repeat("{a: 1}, ", 20_000)+"]"), 4 << 20, "more than 4 MB"},
 		"Data":    {"a Secret of a Cluster as well", paged{}, cluster("a", "") + object("v1", "Secret", "a-ca", "", "data: {x: "+strings.Repeat("x", 2<<20)+"}"), 1 << 20, "more than 1 MB"},
 		"Others":  {"what belongs to no Cluster is not held", paged{}, cluster("a", "") + object("v1", "Secret", "database", "", "data: {x: "+strings.Repeat("x", 2<<20)+"}"), 1 << 20, ""},
 		"Changes": {"what is kept is never what it was", paged{changes: true}, cluster("a", "") + object("v1", "Secret", "a-ca", "", ""), 0, "changes while it is read"},
@@ -551,6 +556,32 @@ func TestReadBounds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tt.reader.objects = objects(t, tt.objects)
 			_, err := graph.Read(t.Context(), &tt.reader, kinds, tt.most)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s: got %v, want %q", tt.reason, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestServedBounds: which kinds it has, a server says as it likes.
+func TestServedBounds(t *testing.T) {
+	definition := func(kind string) string {
+		return `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: x, uid: x}, spec: {group: cluster.x-k8s.io, scope: Namespaced, ` +
+			`names: {kind: ` + kind + `}, versions: [{name: v1beta2, storage: true}]}}` + "\n"
+	}
+	for name, tt := range map[string]struct {
+		reason string
+		reader paged
+		kind   string
+		want   string
+	}{
+		"Kinds": {"there is always another kind", paged{endless: true, repeats: true}, "Cluster", "more than 10000 kinds"},
+		"Names": {"no name is so long", paged{}, strings.Repeat("x", 1<<20), "longer than 253"},
+		"Good":  {"as every management cluster has them", paged{}, "Cluster", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.reader.objects = objects(t, definition(tt.kind))
+			_, err := graph.Served(t.Context(), &tt.reader)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("%s: got %v, want %q", tt.reason, err, tt.want)
 			}

@@ -63,8 +63,17 @@ func Served(ctx context.Context, c client.Reader) (Kinds, error) {
 	r := Reading{Client: c}
 	err := r.Each(ctx, definitions, "",
 		func(u *unstructured.Unstructured) error {
-			if kind, ok := KindOf(u); ok {
-				kinds = append(kinds, kind)
+			kind, ok := KindOf(u)
+			if !ok {
+				return nil
+			}
+			for _, name := range []string{kind.Group, kind.Version, kind.Kind, kind.Provider} {
+				if len(name) > mostName {
+					return fmt.Errorf("cannot use a CustomResourceDefinition: a name in it is longer than %d letters", mostName)
+				}
+			}
+			if kinds = append(kinds, kind); len(kinds) > mostKinds {
+				return fmt.Errorf("cannot use the CustomResourceDefinitions: there are more than %d kinds of Cluster API and of its providers", mostKinds)
 			}
 			return nil
 		})
@@ -131,6 +140,10 @@ func (k Kinds) Has(kind schema.GroupKind) bool {
 const (
 	// mostObjects is how many objects are looked at, and pages: a server can always have one more.
 	mostObjects = 500_000
+	// mostKinds is how many kinds are held, and mostName how long a name in one is: no API server has
+	// longer ones.
+	mostKinds = 10_000
+	mostName  = 253
 	// readings is how often it is read where what is kept changes meanwhile.
 	readings = 3
 )
@@ -201,23 +214,31 @@ func (r *Reading) Hold(u *unstructured.Unstructured) error {
 	return nil
 }
 
-// weight is about how many bytes a value takes in memory.
+// weight is about how many bytes a value takes in memory, and not too few: a map has its entries in
+// groups of eight, and the whole of a group however few there are, and a slice may have as much room
+// again as it has items.
 func weight(v any) int64 {
 	switch v := v.(type) {
 	case map[string]any:
-		n := int64(48)
+		const group = 288
+		n, groups := int64(48), 1
+		for ; groups*8 < len(v) || groups > 1 && groups*7 < len(v); groups *= 2 {
+		}
+		if len(v) > 0 {
+			n += int64(groups) * group
+		}
 		for key, item := range v {
-			n += int64(len(key)) + 32 + weight(item)
+			n += int64(len(key)) + 8 + weight(item)
 		}
 		return n
 	case []any:
 		n := int64(24)
 		for _, item := range v {
-			n += 16 + weight(item)
+			n += 32 + weight(item)
 		}
 		return n
 	case string:
-		return int64(len(v)) + 16
+		return int64(len(v)) + 24
 	}
 	return 8
 }
