@@ -82,6 +82,9 @@ type Reconciler struct {
 	mu sync.Mutex
 	// running are the pivots of this process, which know since when a source rests.
 	running map[types.NamespacedName]*running
+	// returns is held by the one piece that brings a Cluster back: it has in memory what the child has,
+	// up to a bound that is no bound for several.
+	returns sync.Mutex
 }
 
 // running is a pivot that this process drives in pieces.
@@ -327,6 +330,12 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision,
 	ctx, cancel := context.WithTimeout(ctx, pieceMost)
 	defer cancel()
 	key := client.ObjectKeyFromObject(child)
+	if d.To == v1alpha1.ManagementParent {
+		if !r.returns.TryLock() {
+			return ctrl.Result{RequeueAfter: runPause}, nil // pieces are short: what is told stays as it is
+		}
+		defer r.returns.Unlock()
+	}
 	is, err := r.pivotOf(ctx, child, d.To)
 	if err != nil {
 		d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()

@@ -130,10 +130,12 @@ func TestMovingTo(t *testing.T) {
 		reason   string
 		is, want v1alpha1.Management
 		says     string
+		busy     bool
 	}{
-		"There":   {"it came there, and the status was not written", self, "", v1alpha1.ReasonManagedElsewhere},
-		"Earlier": {"an earlier version, which did not say where to, began to bring it back", "", parent, v1alpha1.ReasonPivotFailed},
-		"Back":    {"it was on its way back", parent, parent, v1alpha1.ReasonPivotFailed},
+		"There":   {"it came there, and the status was not written", self, "", v1alpha1.ReasonManagedElsewhere, false},
+		"Earlier": {"an earlier version, which did not say where to, began to bring it back", "", parent, v1alpha1.ReasonPivotFailed, false},
+		"Back":    {"it was on its way back", parent, parent, v1alpha1.ReasonPivotFailed, false},
+		"Busy":    {"what another child has is in memory, and it waits for that", parent, parent, v1alpha1.ReasonPivotRunning, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := runtime.NewScheme()
@@ -165,6 +167,9 @@ func TestMovingTo(t *testing.T) {
 			r := &Reconciler{
 				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
 				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return true, nil },
+			}
+			if tt.busy {
+				r.returns.Lock()
 			}
 			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil {
 				t.Fatal(err)
