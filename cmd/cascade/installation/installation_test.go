@@ -286,11 +286,16 @@ func TestReleaseBesideFlux(t *testing.T) {
 		"Images": {"two controllers share an API group", []client.Object{lease("image-reflector-controller-leader-election")}, []string{"ImagePolicy"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			named := metav1.ObjectMeta{Namespace: "team", Name: "apps", Finalizers: []string{"finalizers.fluxcd.io"}}
+			named := func(finalizer string) metav1.ObjectMeta {
+				return metav1.ObjectMeta{Namespace: "team", Name: "apps", Finalizers: []string{finalizer}}
+			}
 			objects := map[string]client.Object{
-				"Kustomization": &kustomizev1.Kustomization{ObjectMeta: named}, "HelmRelease": &helmv2.HelmRelease{ObjectMeta: named},
-				"Receiver": &notificationv1.Receiver{ObjectMeta: named}, "ArtifactGenerator": &generatorv1.ArtifactGenerator{ObjectMeta: named},
-				"ImagePolicy": &reflectorv1.ImagePolicy{ObjectMeta: named}, "ImageUpdateAutomation": &automationv1.ImageUpdateAutomation{ObjectMeta: named},
+				"Kustomization":         &kustomizev1.Kustomization{ObjectMeta: named(kustomizev1.KustomizationFinalizer)},
+				"HelmRelease":           &helmv2.HelmRelease{ObjectMeta: named(helmv2.HelmReleaseFinalizer)},
+				"Receiver":              &notificationv1.Receiver{ObjectMeta: named(notificationv1.NotificationFinalizer)},
+				"ArtifactGenerator":     &generatorv1.ArtifactGenerator{ObjectMeta: named(generatorv1.Finalizer)},
+				"ImagePolicy":           &reflectorv1.ImagePolicy{ObjectMeta: named(reflectorv1.ImageFinalizer)},
+				"ImageUpdateAutomation": &automationv1.ImageUpdateAutomation{ObjectMeta: named(automationv1.ImageUpdateAutomationFinalizer)},
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(slices.Collect(maps.Values(objects))...).WithObjects(tc.leases...).Build()
 			works, err := FluxWorks(t.Context(), c, now)

@@ -263,9 +263,10 @@ func reconciled() ([]schema.GroupVersionKind, error) {
 	return kinds, nil
 }
 
-// agents' finalizers: that of Flux's controllers, which the agent sets as well, and ours.
+// finalizers are those that an agent sets: those of Flux's controllers, which have one for all
+// kinds but ArtifactGenerators, and ours.
 func finalizers() []string {
-	return []string{"finalizers.fluxcd.io", v1alpha1.RemovalFinalizer, v1alpha1.CredentialFinalizer}
+	return []string{sourcev1.SourceFinalizer, generatorv1.Finalizer, v1alpha1.RemovalFinalizer, v1alpha1.CredentialFinalizer}
 }
 
 // Released counts the objects of each kind that are there, and those that lost a finalizer.
