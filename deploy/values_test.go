@@ -140,22 +140,24 @@ func TestNewPodFirst(t *testing.T) {
 	}
 }
 
-// TestFiles: flags find the files of a Secret, which may come later than the pod.
+// TestFiles: the agent finds the files of a Secret, which may come later than the pod.
 func TestFiles(t *testing.T) {
 	_, workload, err := Agent(parsed(t, "receiver.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	pod := deployment(t, workload[0]).Spec.Template.Spec
-	at := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/etc/cascade/files/events" })
-	if at < 0 || !pod.Containers[0].VolumeMounts[at].ReadOnly {
-		t.Fatalf("mounts are %+v", pod.Containers[0].VolumeMounts)
-	}
-	name := pod.Containers[0].VolumeMounts[at].Name
-	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
-		return v.Name == name && v.Secret != nil && v.Secret.SecretName == "events-token" && v.Secret.Optional != nil && *v.Secret.Optional
-	}) {
-		t.Errorf("volumes are %+v", pod.Volumes)
+	for path, secret := range map[string]string{"/etc/cascade/files/events": "events-token", "/etc/cascade/pages": "cascade-pages-tls"} {
+		at := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path })
+		if at < 0 || !pod.Containers[0].VolumeMounts[at].ReadOnly {
+			t.Fatalf("mounts are %+v", pod.Containers[0].VolumeMounts)
+		}
+		name := pod.Containers[0].VolumeMounts[at].Name
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+			return v.Name == name && v.Secret != nil && v.Secret.SecretName == secret && v.Secret.Optional != nil && *v.Secret.Optional
+		}) {
+			t.Errorf("volumes are %+v", pod.Volumes)
+		}
 	}
 }
 

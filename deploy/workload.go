@@ -265,13 +265,14 @@ func (o Options) ofStorage(pod, container map[string]any) error {
 	return nil
 }
 
-// ofPages mounts the certificate of the pages.
+// ofPages mounts the certificate of the pages. One that is not there keeps no pod from starting:
+// what makes it may be what this very agent applies.
 func (o Options) ofPages(pod, container map[string]any) error {
 	if o.Pages == nil || o.Pages.CertificateSecretRef == nil {
 		return nil
 	}
 	pod["volumes"] = append(pod["volumes"].([]any), map[string]any{
-		"name": pagesVolume, "secret": map[string]any{"secretName": o.Pages.CertificateSecretRef.Name},
+		"name": pagesVolume, "secret": map[string]any{"secretName": o.Pages.CertificateSecretRef.Name, "optional": true},
 	})
 	container["volumeMounts"] = append(container["volumeMounts"].([]any), map[string]any{"name": pagesVolume, "mountPath": pagesPath, "readOnly": true})
 	return nil

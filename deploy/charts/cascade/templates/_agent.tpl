@@ -107,7 +107,7 @@ changes them. A test compares both for sets of values. */}}
 {{- end }}
 {{- end }}
 {{- with (default dict $v.pages).certificateSecretRef }}
-{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "pages-certificate" "secret" (dict "secretName" .name))) }}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "pages-certificate" "secret" (dict "secretName" .name "optional" true))) }}
 {{- $_ := set $c "volumeMounts" (append $c.volumeMounts (dict "name" "pages-certificate" "mountPath" "/etc/cascade/pages" "readOnly" true)) }}
 {{- end }}
 {{- range $v.files }}
