@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -150,7 +149,7 @@ func (m *migrate) doTo(ctx context.Context, cluster *apply.Cluster, remote check
 		return fmt.Errorf("%w; the agent is scaled to zero. Try again, or go back: scale Deployment %s in namespace %s to 1", err, v1alpha1.AgentName, m.namespace)
 	}
 	defer tree.Close()
-	u := uninstall{cli: m.cli, goesOn: func(kind schema.GroupKind) bool { return v1alpha1.IsFluxGroup(kind.Group) }}
+	u := uninstall{cli: m.cli, goesOn: facts.GoesOn}
 	if err := u.remove(ctx, cluster, m.namespace, parts); err != nil {
 		return err
 	}

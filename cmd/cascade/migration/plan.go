@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/credential"
 )
 
@@ -135,15 +138,25 @@ func (p *Plan) ofFiles(files []string) {
 // shared tells the kinds that an agent serves where it runs from those with which a controller
 // of Flux goes on.
 func (f Facts) shared() (agent, flux []Kind) {
-	runs := running(f.Others)
 	for _, k := range f.Served {
-		if slices.ContainsFunc(runs, func(c Controller) bool { return c.Name == k.Controller }) {
+		if f.goesOn(k.Controller) {
 			flux = append(flux, k)
 		} else {
 			agent = append(agent, k)
 		}
 	}
 	return agent, flux
+}
+
+// GoesOn reports whether a controller of Flux works on a kind after the move back.
+func (f Facts) GoesOn(kind schema.GroupKind) bool {
+	controller := controllerOf(kind.Group, kind.Kind)
+	return v1alpha1.IsFluxGroup(kind.Group) && (controller == "" || f.goesOn(controller))
+}
+
+// goesOn reports whether a controller of Flux that an agent does not replace is to run.
+func (f Facts) goesOn(controller string) bool {
+	return slices.ContainsFunc(running(f.Others), func(c Controller) bool { return c.Name == controller })
 }
 
 // ours is how many objects of one of Cascade's kinds there are.

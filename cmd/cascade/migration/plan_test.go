@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -209,6 +210,33 @@ func TestRuns(t *testing.T) {
 	}
 	if f.Runs() {
 		t.Error("one is to run")
+	}
+}
+
+// TestGoesOn: what only an agent served has nobody after it.
+func TestGoesOn(t *testing.T) {
+	images, kustomization := schema.GroupKind{Group: "image.toolkit.fluxcd.io", Kind: "ImageRepository"}, schema.GroupKind{Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization"}
+	for name, tc := range map[string]struct {
+		reason string
+		others []Controller
+		kind   schema.GroupKind
+		want   bool
+	}{
+		"Replaced":  {"its controller starts again", nil, kustomization, true},
+		"Beside":    {"its controller never ended", []Controller{{"image-reflector-controller", 1}}, images, true},
+		"Missing":   {"flux bootstrap does not install it by default", nil, images, false},
+		"Stopped":   {"nobody starts it", []Controller{{"image-reflector-controller", 0}}, images, false},
+		"Another":   {"it works on other kinds of the group", []Controller{{"image-automation-controller", 1}}, images, false},
+		"Generator": {"its group has another suffix", nil, schema.GroupKind{Group: "source.extensions.fluxcd.io", Kind: "ArtifactGenerator"}, false},
+		"Ours":      {"Flux knows nothing of it", nil, schema.GroupKind{Group: "cascade.dev", Kind: "Layer"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := bootstrapped()
+			f.Others = tc.others
+			if got := f.GoesOn(tc.kind); got != tc.want {
+				t.Errorf("%s: GoesOn(%s) = %t", tc.reason, tc.kind, got)
+			}
+		})
 	}
 }
 
