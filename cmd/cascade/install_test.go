@@ -8,11 +8,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
 )
 
@@ -135,6 +142,45 @@ func TestInstallRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if _, err := optionsOf(t, tc.file, tc.flags...); err == nil || !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+			}
+		})
+	}
+}
+
+// TestUninstallBesideFlux: definitions on whose objects Flux works are known to stay before
+// anything goes.
+func TestUninstallBesideFlux(t *testing.T) {
+	key := client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.AgentName}
+	const held = "flux-system/notification-controller-leader-election"
+	for name, tc := range map[string]struct {
+		reason string
+		dryRun bool
+		err    string
+	}{
+		"Yes":    {"the tier would have no agent, and its definitions", false, held},
+		"DryRun": {"a person reads what stands in the way", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{
+				"app.kubernetes.io/name": v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux",
+			}}}
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "notification-controller-leader-election"}, Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: new("x"), RenewTime: new(metav1.NewMicroTime(noon)), LeaseDurationSeconds: new(int32(35)),
+			}}
+			cluster := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(agent, lease).Build()
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := (&uninstall{cli: c, crds: true, dryRun: tc.dryRun, yes: true}).run(ctx, cluster)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+			}
+			if !strings.Contains(out.String(), held) {
+				t.Errorf("%s: it does not name %s:\n%s", tc.reason, held, out)
+			}
+			if err := cluster.Get(ctx, key, agent); err != nil {
+				t.Errorf("%s: the agent is gone: %v", tc.reason, err)
 			}
 		})
 	}

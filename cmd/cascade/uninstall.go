@@ -16,7 +16,6 @@ import (
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/inventory"
-	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
 // uninstall is one call of the verb.
@@ -45,7 +44,12 @@ func (c *cli) newUninstall() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), u.timeout)
 			defer cancel()
-			return u.run(ctx)
+			cluster, err := u.connect()
+			if err != nil {
+				return err
+			}
+			defer cluster.Close()
+			return u.run(ctx, cluster)
 		},
 	}
 	cmd.Flags().BoolVar(&u.crds, "crds", false, "delete the definitions of Flux's and of our kinds as well, with all their objects")
@@ -56,13 +60,8 @@ func (c *cli) newUninstall() *cobra.Command {
 	return cmd
 }
 
-func (u *uninstall) run(ctx context.Context) error {
-	cluster, err := u.connect()
-	if err != nil {
-		return err
-	}
-	defer cluster.Close()
-	found, err := installation.Find(ctx, cluster)
+func (u *uninstall) run(ctx context.Context, c client.Client) error {
+	found, err := installation.Find(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -73,24 +72,21 @@ func (u *uninstall) run(ctx context.Context) error {
 		}
 		namespace = found.Namespace
 	}
-	parts, err := installation.PartsOf(ctx, cluster, namespace, u.crds)
+	parts, err := installation.PartsOf(ctx, c, namespace, u.crds)
 	if err != nil {
 		return err
 	}
-	works := map[schema.GroupKind]client.ObjectKey{}
-	if !u.crds {
-		// With --crds nobody may be at work when the finalizers go.
-		if works, err = installation.FluxWorks(ctx, cluster, u.now()); err != nil {
-			return err
-		}
+	works, err := installation.FluxWorks(ctx, c, u.now())
+	if err != nil {
+		return err
 	}
-	u.goesOn = func(kind schema.GroupKind) bool { return works[kind].Name != "" }
-	objects, err := installation.Release(ctx, cluster, true, u.goesOn)
+	u.goesOn = func(kind schema.GroupKind) bool { return !u.crds && works[kind].Name != "" }
+	objects, err := installation.Release(ctx, c, true, u.goesOn)
 	if err != nil {
 		return err
 	}
 	if u.crds {
-		if u.unrenewed, err = installation.Disown(ctx, cluster, true); err != nil {
+		if u.unrenewed, err = installation.Disown(ctx, c, true); err != nil {
 			return err
 		}
 	}
@@ -98,10 +94,20 @@ func (u *uninstall) run(ctx context.Context) error {
 	if u.dryRun {
 		return nil
 	}
+	if u.crds && len(works) > 0 {
+		// The wait for them comes when the tier has no agent any more.
+		var leases []string
+		for _, lease := range works {
+			leases = append(leases, lease.String())
+		}
+		slices.Sort(leases)
+		return fmt.Errorf("cannot delete definitions: Flux works on objects of these kinds, and holds Lease %s; nothing was deleted. Stop its controllers and uninstall again, or leave --crds out",
+			strings.Join(slices.Compact(leases), ", "))
+	}
 	if err := u.consent(ctx, "Uninstall? Clusters are not guarded by the admission policies after that.", u.yes); err != nil {
 		return err
 	}
-	return u.remove(ctx, cluster, namespace, parts)
+	return u.remove(ctx, c, namespace, parts)
 }
 
 // tell says what goes and what stays.
@@ -134,7 +140,11 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 	}
 	for _, lease := range slices.Sorted(maps.Keys(kinds)) {
 		slices.Sort(kinds[lease])
-		fmt.Fprintf(out, "stays: each object of kind %s with its finalizer: Flux works on it, and holds Lease %s\n", strings.Join(kinds[lease], ", "), lease)
+		text := "stays: each object of kind %s with its finalizer: Flux works on it, and holds Lease %s\n"
+		if u.crds {
+			text = "stands in the way of --crds: Flux works on objects of kind %s, and holds Lease %s\n"
+		}
+		fmt.Fprintf(out, text, strings.Join(kinds[lease], ", "), lease)
 	}
 	fmt.Fprintf(out, "stays: all that was applied, every Cluster with its machines, children and their agents, and Namespace %s with its records and Secrets\n", namespace)
 	if u.unrenewed > 0 {
@@ -145,21 +155,21 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 	}
 }
 
-func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespace string, parts installation.Parts) error {
+func (u *uninstall) remove(ctx context.Context, c client.Client, namespace string, parts installation.Parts) error {
 	if len(parts.Workload) > 0 {
 		u.say("deleting the agent")
 	}
 	for _, o := range parts.Workload {
-		if err := installation.Stop(ctx, cluster, o); err != nil {
+		if err := installation.Stop(ctx, c, o); err != nil {
 			return err
 		}
 	}
 	if err := u.await(ctx, "the agent's pods to end", func(ctx context.Context) (string, error) {
-		pods, err := installation.Running(ctx, cluster, namespace)
+		pods, err := installation.Running(ctx, c, namespace)
 		if err != nil || len(pods) > 0 {
 			return strings.Join(pods, ", "), err
 		}
-		left, err := installation.Gone(ctx, cluster, parts.Workload)
+		left, err := installation.Gone(ctx, c, parts.Workload)
 		return strings.Join(left, ", "), err
 	}); err != nil {
 		return fmt.Errorf("%w; nothing but the Deployment was deleted. If the node of a pod is gone, delete the pod with --force and uninstall again", err)
@@ -168,24 +178,24 @@ func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespac
 		// Whoever works on these objects would take the end of each as the wish to remove what
 		// it applied, Clusters among it.
 		if err := u.await(ctx, "others to stop work on the objects of these kinds", func(ctx context.Context) (string, error) {
-			lease, err := installation.Holder(ctx, cluster, u.now())
+			lease, err := installation.Holder(ctx, c, u.now())
 			return lease, err
 		}); err != nil {
 			return fmt.Errorf("%w; no definition was deleted. Stop who holds this Lease and uninstall again, or leave --crds out", err)
 		}
 	}
-	released, err := installation.Release(ctx, cluster, false, u.goesOn)
+	released, err := installation.Release(ctx, c, false, u.goesOn)
 	if err != nil {
 		return err
 	}
 	for _, r := range released {
 		u.say("%d of %d objects of kind %s have no finalizer of the agent any more", r.Freed, r.There, r.Kind)
 	}
-	if err := u.delete(ctx, cluster, "the agent's rights", parts.Rights); err != nil {
+	if err := u.delete(ctx, c, "the agent's rights", parts.Rights); err != nil {
 		return err
 	}
 	if u.crds {
-		kept, err := installation.Disown(ctx, cluster, false)
+		kept, err := installation.Disown(ctx, c, false)
 		if err != nil {
 			return err
 		}
@@ -193,10 +203,10 @@ func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespac
 			u.say("%d Secrets of Credentials stay, and nothing renews them any more", kept)
 		}
 	}
-	if err := u.definitions(ctx, cluster, parts.Definitions); err != nil {
+	if err := u.definitions(ctx, c, parts.Definitions); err != nil {
 		return err
 	}
-	if err := u.delete(ctx, cluster, "admission policies", parts.Walls); err != nil {
+	if err := u.delete(ctx, c, "admission policies", parts.Walls); err != nil {
 		return err
 	}
 	fmt.Fprintln(u.streams.Out, "✔ the agent is uninstalled")
@@ -204,20 +214,20 @@ func (u *uninstall) remove(ctx context.Context, cluster *apply.Cluster, namespac
 }
 
 // definitions deletes definitions and waits until they are gone, while the walls stand.
-func (u *uninstall) definitions(ctx context.Context, cluster *apply.Cluster, crds []*unstructured.Unstructured) error {
+func (u *uninstall) definitions(ctx context.Context, c client.Client, crds []*unstructured.Unstructured) error {
 	if len(crds) == 0 {
 		return nil
 	}
 	for _, crd := range crds {
-		if err := installation.Confirm(ctx, cluster, crd); err != nil {
+		if err := installation.Confirm(ctx, c, crd); err != nil {
 			return err
 		}
 	}
-	if err := u.delete(ctx, cluster, "definitions", crds); err != nil {
+	if err := u.delete(ctx, c, "definitions", crds); err != nil {
 		return err
 	}
 	err := u.await(ctx, "definitions to go", func(ctx context.Context) (string, error) {
-		left, err := installation.Gone(ctx, cluster, crds)
+		left, err := installation.Gone(ctx, c, crds)
 		return strings.Join(left, ", "), err
 	})
 	if err != nil {
@@ -226,13 +236,13 @@ func (u *uninstall) definitions(ctx context.Context, cluster *apply.Cluster, crd
 	return nil
 }
 
-func (u *uninstall) delete(ctx context.Context, cluster *apply.Cluster, what string, objects []*unstructured.Unstructured) error {
+func (u *uninstall) delete(ctx context.Context, c client.Client, what string, objects []*unstructured.Unstructured) error {
 	if len(objects) == 0 {
 		return nil
 	}
 	u.say("deleting %s", what)
 	for _, o := range objects {
-		if err := installation.Remove(ctx, cluster, o); err != nil {
+		if err := installation.Remove(ctx, c, o); err != nil {
 			return err
 		}
 	}
