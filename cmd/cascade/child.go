@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -224,6 +225,13 @@ func marksApplier(label string) bool {
 		label == "app.kubernetes.io/managed-by"
 }
 
+// asksOrRecords reports whether an annotation is a request or a record, which nobody declares: of
+// whoever applies an object, of reconcile, or of us, as an approval is.
+func asksOrRecords(annotation string) bool {
+	domain, _, _ := strings.Cut(annotation, "/")
+	return slices.Contains([]string{"kubectl.kubernetes.io", "meta.helm.sh", "reconcile.fluxcd.io", v1alpha1.Group}, domain)
+}
+
 // asDeclared gives a Child that is printed what people declare in the one that is found, which may be nil.
 func asDeclared(child, found *v1alpha1.Child) *v1alpha1.Child {
 	if found == nil {
@@ -231,7 +239,7 @@ func asDeclared(child, found *v1alpha1.Child) *v1alpha1.Child {
 	}
 	child.Spec.Suspend = found.Spec.Suspend
 	for name, value := range found.Annotations {
-		if strings.HasPrefix(name, v1alpha1.VariablePrefix) {
+		if !asksOrRecords(name) {
 			metav1.SetMetaDataAnnotation(&child.ObjectMeta, name, value)
 		}
 	}

@@ -560,7 +560,14 @@ func TestChildExport(t *testing.T) {
 		"cascade.dev/tier": "tenant", "region": "north", "app.kubernetes.io/managed-by": "Helm",
 		"kustomize.toolkit.fluxcd.io/name": "fleet", "kustomize.toolkit.fluxcd.io/namespace": "cascade-system", "install.cascade.dev/name": "cascade",
 	}
-	found.Annotations = map[string]string{"vars.cascade.dev/size": "small", "kubectl.kubernetes.io/last-applied-configuration": "{}", "reconcile.fluxcd.io/requestedAt": "now"}
+	declared := map[string]string{
+		"vars.cascade.dev/size": "small", "kustomize.toolkit.fluxcd.io/prune": "disabled", "example.com/owner": "shop",
+	}
+	found.Annotations = map[string]string{
+		"kubectl.kubernetes.io/last-applied-configuration": "{}", "reconcile.fluxcd.io/requestedAt": "now", "meta.helm.sh/release-name": "fleet",
+		v1alpha1.ApprovePruneAnnotation: "sha256:0", v1alpha1.ApprovedByAnnotation: "somebody",
+	}
+	maps.Copy(found.Annotations, declared)
 	found.Spec.Suspend = true
 	for name, tc := range map[string]struct {
 		reason  string
@@ -584,7 +591,7 @@ func TestChildExport(t *testing.T) {
 			if !maps.Equal(edge.Labels, tc.want) {
 				t.Errorf("%s: the labels are %v, want %v", tc.reason, edge.Labels, tc.want)
 			}
-			if tc.found != nil && (!edge.Spec.Suspend || !maps.Equal(edge.Annotations, map[string]string{"vars.cascade.dev/size": "small"})) {
+			if tc.found != nil && (!edge.Spec.Suspend || !maps.Equal(edge.Annotations, declared)) {
 				t.Errorf("%s: it is suspended: %t, and has annotations %v", tc.reason, edge.Spec.Suspend, edge.Annotations)
 			}
 			if err := a.print(secret, edge); err != nil || strings.Contains(out.String(), "status:") {
