@@ -172,7 +172,7 @@ func (c *claims) on(ctx context.Context, e, except inventory.Entry) apply.Claim 
 // those that may have another one there, in another cluster.
 func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.Entry) (by, maybe string) {
 	for _, o := range c.recording(rest, e, except) {
-		switch c.of.applies(ctx, o) {
+		switch c.of.applies(ctx, o, c.of.recordedAt(o)) {
 		case here:
 			return EntryOf(o).String(), maybe
 		case unclear:
@@ -195,7 +195,7 @@ func (c *claims) recording(rest string, e, except inventory.Entry) []client.Obje
 		}
 	}
 	asks := func(o client.Object) int {
-		if c.of.place(o).SameCluster(o.GetNamespace(), c.of.at, c.of.self.GetNamespace()) {
+		if c.of.recordedAt(o).SameCluster(o.GetNamespace(), c.of.at, c.of.self.GetNamespace()) {
 			return 0
 		}
 		return 1
@@ -221,21 +221,37 @@ func IsOwner(kind schema.GroupKind) bool {
 		kind == schema.GroupKind{Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind}
 }
 
-// place is where an owner applies. What it applied is there as well, unless the
-// Kustomization has left since.
-func (c *Claims) place(o client.Object) target.Ref {
+// recordedAt is where the objects of an owner's inventory are. A Kustomization that is given
+// another cluster has them in the one before until it has left that.
+func (c *Claims) recordedAt(o client.Object) target.Ref {
+	if ref := onRecord(o); ref != nil {
+		return *ref
+	}
+	return c.declaredAt(o)
+}
+
+// declaredAt is where an owner is to have what it declares, with the identity of the cluster
+// that is on record unless another one is meant by now.
+func (c *Claims) declaredAt(o client.Object) target.Ref {
 	switch o := o.(type) {
 	case *kustomizev1.Kustomization:
-		if text := o.Annotations[target.Annotation]; text != "" {
-			if known, err := target.Decode(text); err == nil {
-				return known
-			}
-		}
-		return target.Of(o, c.ServiceAccount)
+		return target.Of(o, c.ServiceAccount).Record(onRecord(o))
 	case *helmv2.HelmRelease:
 		return target.OfRelease(o, c.ServiceAccount)
 	}
 	return target.Ref{}
+}
+
+// onRecord is the target that is recorded on a Kustomization; nil without a record.
+func onRecord(o client.Object) *target.Ref {
+	if _, ok := o.(*kustomizev1.Kustomization); !ok {
+		return nil
+	}
+	ref, err := target.Decode(o.GetAnnotations()[target.Annotation])
+	if err != nil {
+		return nil
+	}
+	return &ref
 }
 
 // list reads all owners from the cache. They must not be changed.

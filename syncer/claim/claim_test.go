@@ -54,7 +54,7 @@ func identify(_ context.Context, namespace string, ref target.Ref) (target.Ref, 
 		ref.Cluster = "another"
 		return ref, nil
 	}
-	ref.Cluster = map[string]string{"": "home", "own": "home", "tenant": "uid", "other": "uid"}[ref.Name]
+	ref.Cluster = map[string]string{"": "home", "own": "home", "tenant": "uid", "other": "uid", "way": "uid"}[ref.Name]
 	return ref, nil
 }
 

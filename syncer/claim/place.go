@@ -59,10 +59,9 @@ type places struct {
 	silent int
 }
 
-// applies tells whether an owner applies to the cluster that is asked about. Nobody is
+// applies tells whether a place of an owner is the cluster that is asked about. Nobody is
 // asked as long as the references tell.
-func (s *survey) applies(ctx context.Context, o client.Object) relation {
-	place := s.place(o)
+func (s *survey) applies(ctx context.Context, o client.Object, place target.Ref) relation {
 	if place.SameCluster(o.GetNamespace(), s.at, s.self.GetNamespace()) {
 		return here
 	}
@@ -92,10 +91,9 @@ func (s *survey) atHome(ctx context.Context, namespace string, r target.Ref) boo
 	return home != "" && s.cluster(ctx, namespace, r) == home
 }
 
-// worthAsking reports whether it is known where an owner applies, or it is akin, so that it is
-// worth while to ask its cluster.
-func (s *survey) worthAsking(v visit) bool {
-	place := s.place(v.owner)
+// worthAsking reports whether it is known where a place of an owner is, or it is akin, so that
+// it is worth while to ask that cluster.
+func (s *survey) worthAsking(v visit, place target.Ref) bool {
 	return place.Local() || place.Cluster != "" || place.SameCluster(v.owner.GetNamespace(), s.at, s.self.GetNamespace()) || s.akin(v)
 }
 
@@ -155,14 +153,10 @@ func (c *Claims) identified(at lead) string {
 func (s *survey) keepRecord(o, live client.Object) {
 	next, ok := o.(*kustomizev1.Kustomization)
 	now, exists := live.(*kustomizev1.Kustomization)
-	if !ok || !exists || now.Annotations[target.Annotation] == "" {
+	if !ok || !exists {
 		return
 	}
-	recorded, err := target.Decode(now.Annotations[target.Annotation])
-	if err != nil {
-		return
-	}
-	if wanted := target.Of(next, s.ServiceAccount).Record(&recorded); wanted.Cluster != "" {
+	if wanted := target.Of(next, s.ServiceAccount).Record(onRecord(now)); wanted.Cluster != "" {
 		if next.Annotations == nil {
 			next.Annotations = map[string]string{}
 		}

@@ -131,7 +131,8 @@ func (s *survey) missing(ctx context.Context) error {
 	}
 	var names []inventory.Entry
 	for _, o := range s.above() {
-		if s.worthAsking(visit{owner: o}) && s.atHome(ctx, o.GetNamespace(), s.place(o)) {
+		at := s.recordedAt(o)
+		if s.worthAsking(visit{owner: o}, at) && s.atHome(ctx, o.GetNamespace(), at) {
 			names = append(names, s.absent(o)...)
 		}
 	}
@@ -185,18 +186,20 @@ func (s *survey) look(ctx context.Context, v visit) {
 	if _, ok := v.owner.(*helmv2.HelmRelease); ok {
 		declarer = s.HelmReleases
 	}
-	if declarer == nil || !s.worthAsking(v) {
+	at := s.declaredAt(v.owner)
+	if declarer == nil || !s.worthAsking(v, at) {
 		return
 	}
-	local, there := s.atHome(ctx, v.owner.GetNamespace(), s.place(v.owner)), s.applies(ctx, v.owner)
+	local, there := s.atHome(ctx, v.owner.GetNamespace(), at), s.applies(ctx, v.owner, at)
 	if !local && there == elsewhere {
 		return
 	}
 	e, self := EntryOf(v.owner), EntryOf(s.self)
 	isSelf := e.ID() == self.ID()
 	// An owner that is settled has applied what it declares. If one of these is gone or
-	// going by now, whether it comes back is in the rendering only.
-	whole := v.by == (inventory.Entry{}) && (local || there == here) && s.lost(e)
+	// going by now, whether it comes back is in the rendering only. One that moves has
+	// applied it elsewhere.
+	whole := v.by == (inventory.Entry{}) && (local || there == here) && (s.lost(e) || at != s.recordedAt(v.owner))
 	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
 	case d.Unknown != nil && isSelf && (v.late || !s.self.GetDeletionTimestamp().IsZero()):

@@ -97,7 +97,7 @@ func recording(ids ...string) func(*kustomizev1.Kustomization) {
 	}
 }
 
-func onRecord(secret, cluster string) func(*kustomizev1.Kustomization) {
+func recordedOn(secret, cluster string) func(*kustomizev1.Kustomization) {
 	return func(k *kustomizev1.Kustomization) {
 		k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: secret, Cluster: cluster}.Encode()}
 	}
@@ -121,10 +121,17 @@ func failing(since time.Duration) func(*kustomizev1.Kustomization) {
 	}
 }
 
+// moving has a kubeconfig since a moment ago, and has not left home yet.
+func moving(k *kustomizev1.Kustomization) {
+	k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	k.Annotations = map[string]string{target.Annotation: target.Ref{Cluster: "home"}.Encode()}
+}
+
 // TestSurvey: who will have ConfigMap x/a, that Kustomization old is about to delete.
 func TestSurvey(t *testing.T) {
 	old := of("old", "one", recording("x_a__ConfigMap"))
 	going := of("old", "one", recording("x_a__ConfigMap"), deleting)
+	way := target.Ref{Kind: "Secret", Name: "way", Cluster: "uid"}
 	for name, tc := range map[string]struct {
 		reason     string
 		self       *kustomizev1.Kustomization
@@ -132,6 +139,7 @@ func TestSurvey(t *testing.T) {
 		unseen     []client.Object
 		git        sources
 		superseded bool
+		at         target.Ref
 		want       apply.Claim
 	}{
 		"Nobody":         {reason: "nobody declares it", owners: []client.Object{of("new", "two")}, git: sources{"two": has("b")}},
@@ -156,7 +164,7 @@ func TestSurvey(t *testing.T) {
 		"MovesToOwnKubeconfig": {reason: "a parent gives an owner whose kubeconfig leads back home another path", owners: []client.Object{of("root", "root"), of("new", "three", leads("own"))}, git: sources{"root": Declaration{}.and(of("new", "two", leads("own"))), "two": has("a"), "three": has("b").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"NewOwnKubeconfig":     {reason: "a parent declares one that is to be made, whose kubeconfig leads back home", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("new", "two", leads("own"))), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"BelowOwnKubeconfig":   {reason: "a parent whose kubeconfig leads back home declares one that is to be made", owners: []client.Object{of("root", "root", leads("own"))}, git: sources{"root": Declaration{}.and(of("new", "two")), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
-		"OnRecord":             {reason: "what is on record of an owner's cluster holds for the form that its parent gives it", owners: []client.Object{of("root", "root"), of("new", "three", leads("mute"), onRecord("mute", "home"))}, git: sources{"root": Declaration{}.and(of("new", "two", leads("mute"))), "two": has("a"), "three": has("b").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"OnRecord":             {reason: "what is on record of an owner's cluster holds for the form that its parent gives it", owners: []client.Object{of("root", "root"), of("new", "three", leads("mute"), recordedOn("mute", "home"))}, git: sources{"root": Declaration{}.and(of("new", "two", leads("mute"))), "two": has("a"), "three": has("b").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"Mute":                 {reason: "it is declared for a cluster that does not tell which it is", owners: []client.Object{of("new", "two", leads("mute"))}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
 		"MuteWithout":          {reason: "something else is", owners: []client.Object{of("new", "two", leads("mute"))}, git: sources{"two": has("b")}},
 		"Endless":              {reason: "a Kustomization that declares another form of itself for ever", owners: []client.Object{of("root", "loop")}, git: sources{"loop": Declaration{}.and(of("x", "pool")), "pool": Declaration{}.and(of("x", "loop"))}},
@@ -176,6 +184,10 @@ func TestSurvey(t *testing.T) {
 		"StillDeclared":        {reason: "its parent, which is settled, declares it", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"GoingUnknown":         {reason: "its parent declares it, and what it has is not known: it must not go as if that had been found out", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
 		"ParentSuspended":      {reason: "a person suspended the parent and deletes it", self: going, owners: []client.Object{of("root", "root", suspendedNow, recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}},
+		"MovesHere":            {reason: "one that is to leave home first declares it for the cluster that is asked about", owners: []client.Object{of("new", "two", moving, recording("x_b__ConfigMap"))}, git: sources{"two": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"MovesHereNow":         {reason: "the same: that it applied the revision was elsewhere", owners: []client.Object{of("new", "two", moving, recording("x_a__ConfigMap"))}, git: sources{"two": has("a").settled()}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"MovesAway":            {reason: "one that is to leave declares it for another cluster", owners: []client.Object{of("new", "two", moving, recording("x_b__ConfigMap"))}, git: sources{"two": has("a")}},
+		"NotLeftYet":           {reason: "one that is to leave still has it", owners: []client.Object{of("new", "two", moving, recording("x_a__ConfigMap"))}, git: sources{"two": has("b")}, want: apply.Claim{Owner: "Kustomization/apps/new"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -191,7 +203,7 @@ func TestSurvey(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(tc.owners, self)...).Build()
 			live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(slices.Concat(tc.owners, tc.unseen, []client.Object{self})...).Build()
 			claims := &Claims{Client: c, Live: live, Kustomizations: tc.git, HelmReleases: tc.git, Identify: identify, Now: func() time.Time { return noon }}
-			got, err := claims.Except(self, target.Ref{}, Applied{
+			got, err := claims.Except(self, tc.at, Applied{
 				Current: func(*source.View) bool { return !tc.superseded },
 				Owners:  []inventory.Entry{EntryOf(of("kept", ""))},
 			})(t.Context(), has("a").Entries[0], inventory.Entry{})
