@@ -62,7 +62,7 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 
 // unfinished takes in how far a removal has come. It ends the reconcile while something has to
 // happen before the rest can be deleted, however long that takes: a person decides, another owner
-// takes its objects, or a Cluster goes.
+// takes its objects, a Cluster goes, or a move that was taken back ends.
 func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 	obj := run.Obj
 	obj.Status.Inventory = refs(res.Inventory)
@@ -76,6 +76,8 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 	}
 	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
 	switch plan := res.Plan; {
+	case plan.Superseded:
+		status.MarkProgressing(obj, "Waiting for this Kustomization to be applied as it is declared by now; nothing is deleted until then")
 	case waits:
 		status.MarkProgressing(obj, "Waiting for another owner to take over %d objects, the first is %s", len(plan.HandOver), plan.HandOver[0])
 		return again(r.handOverPause(res.HandOver))

@@ -635,6 +635,9 @@ func TestLeavingSince(t *testing.T) {
 		"Queued": {"one Cluster goes after the other", func(t *testing.T, s *steps, aim func() *end) {
 			waits(t, s, aim, apply.Result{Plan: inventory.Plan{Queued: []inventory.Entry{entry("a")}}})
 		}, false},
+		"Superseded": {"Git has taken the move back, and its parent has not applied that", func(t *testing.T, s *steps, aim func() *end) {
+			waits(t, s, aim, apply.Result{Plan: inventory.Plan{Superseded: true}})
+		}, false},
 		"OfCluster": {"what belongs to a Cluster goes after it", func(t *testing.T, s *steps, aim func() *end) {
 			waits(t, s, aim, apply.Result{Plan: inventory.Plan{OfCluster: []inventory.Entry{entry("a")}}})
 		}, false},
