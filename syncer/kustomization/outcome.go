@@ -95,8 +95,21 @@ const reasonPruneApproved = "PruneApproved"
 // blocked records deletes that are held. Everything else has been done.
 func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	obj := run.Obj
-	run.held.Prune = sync.Plan.Hold()
-	err := errors.New(sync.Plan.Message(fmt.Sprintf("%s -n %s", obj.Name, obj.Namespace)))
+	r.pruneHeld(run, sync.Plan.Hold(), errors.New(sync.Plan.Message(fmt.Sprintf("%s -n %s", obj.Name, obj.Namespace))))
+	next := r.Jitter(obj.Spec.Interval.Duration)
+	if sync.HandOver != nil {
+		next = min(next, r.handOverPause(sync.HandOver))
+	}
+	if len(sync.Plan.Holding) > 0 {
+		next = min(next, handOverPoll)
+	}
+	return again(next)
+}
+
+// pruneHeld records what a person has to decide about, and tells of it once.
+func (r *Reconciler) pruneHeld(run *run, hold *v1alpha1.HeldPrune, err error) {
+	obj := run.Obj
+	run.held.Prune = hold
 	was := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
 	isNew := was == nil || was.Reason != v1alpha1.ReasonPruneBlocked || was.Message != err.Error()
 	status.MarkStalled(obj, v1alpha1.ReasonPruneBlocked, err)
@@ -107,14 +120,6 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	if isNew {
 		r.event(run, corev1.EventTypeWarning, nil, "%s", err)
 	}
-	next := r.Jitter(obj.Spec.Interval.Duration)
-	if sync.HandOver != nil {
-		next = min(next, r.handOverPause(sync.HandOver))
-	}
-	if len(sync.Plan.Holding) > 0 {
-		next = min(next, handOverPoll)
-	}
-	return again(next)
 }
 
 // managedElsewhere records that Clusters are left alone because another tier manages them.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -74,6 +76,13 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 		end.result.RequeueAfter = min(end.result.RequeueAfter, blockedPoll)
 		return end
 	}
+	if parts := res.Plan.OfCluster; len(parts) > 0 && obj.DeletionTimestamp.IsZero() && !waits && !deletesCluster(res) {
+		// All of the Kustomization waits, unlike in a deletion, and perhaps for ever: whoever has the Cluster may keep it.
+		r.pruneHeld(run, &v1alpha1.HeldPrune{Protected: int32(len(parts))}, fmt.Errorf(
+			"will not delete %s, of Clusters which exist and are not deleted with them, and applies nothing to the new cluster before these are gone; "+
+				"take back the change of spec.kubeConfig, or set spec.prune: false to leave behind what is in the cluster of before", inventory.Names(parts)))
+		return again(blockedPoll)
+	}
 	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
 	switch plan := res.Plan; {
 	case plan.Superseded:
@@ -90,6 +99,12 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 		return nil
 	}
 	return again(min(obj.GetRetryInterval(), 30*time.Second))
+}
+
+// deletesCluster reports whether a Cluster goes in a removal, or did a moment ago.
+func deletesCluster(res apply.Result) bool {
+	going := slices.Concat(res.Deleted, res.Plan.Waiting, res.Plan.Queued)
+	return slices.ContainsFunc(going, func(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) })
 }
 
 // pruneAt removes the objects of the inventory from the cluster that a recorded

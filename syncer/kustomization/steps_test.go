@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -601,9 +602,10 @@ func appliedAs(k *kustomizev1.Kustomization, account string) {
 // TestLeavingSince: the time-out for leaving another cluster is for attempts that fail one after
 // the other, and for nothing that has to be waited for.
 func TestLeavingSince(t *testing.T) {
+	cluster := inventory.Entry{Namespace: "fleet", Name: "c1", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
 	fails := func(apply.Options) (apply.Result, error) { return apply.Result{}, errors.New("denied") }
 	waits := func(t *testing.T, s *steps, aim func() *end, res apply.Result) {
-		res.Changes, res.Inventory = ssa.NewChangeSet(), []inventory.Entry{entry("a")}
+		res.Changes, res.Inventory = ssa.NewChangeSet(), append([]inventory.Entry{entry("a")}, res.Plan.Waiting...)
 		for i := range 60 {
 			s.cluster.remove = func(o apply.Options) (apply.Result, error) {
 				if i > 0 && res.HandOver != nil && (o.HandOver == nil || o.HandOver.Hash != res.HandOver.Hash) {
@@ -639,7 +641,28 @@ func TestLeavingSince(t *testing.T) {
 			waits(t, s, aim, apply.Result{Plan: inventory.Plan{Superseded: true}})
 		}, false},
 		"OfCluster": {"what belongs to a Cluster goes after it", func(t *testing.T, s *steps, aim func() *end) {
-			waits(t, s, aim, apply.Result{Plan: inventory.Plan{OfCluster: []inventory.Entry{entry("a")}}})
+			waits(t, s, aim, apply.Result{Plan: inventory.Plan{OfCluster: []inventory.Entry{entry("a")}, Waiting: []inventory.Entry{cluster}}})
+		}, false},
+		"OfClusterThatStays": {"another owner has the Cluster: a person decides, and is told how", func(t *testing.T, s *steps, aim func() *end) {
+			s.cluster.remove = func(apply.Options) (apply.Result, error) {
+				return apply.Result{
+					Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{entry("a"), cluster},
+					Plan: inventory.Plan{OfCluster: []inventory.Entry{entry("a")}, Claimed: []inventory.Entry{cluster}},
+				}, nil
+			}
+			for range 60 {
+				s.now = s.now.Add(leavePoll)
+				end := aim()
+				if end == nil || end.result.RequeueAfter > blockedPoll || s.says() != "False/PruneBlocked" || len(s.events.Events) != 1 {
+					t.Fatalf("it is not told once: %+v, %s, %d events", end, s.says(), len(s.events.Events))
+				}
+				if inventory.Undecided(true, s.run.held.Prune) {
+					t.Fatal("nothing is to be approved, and it counts as a plan that is")
+				}
+			}
+			if e := <-s.events.Events; !strings.HasPrefix(e, corev1.EventTypeWarning) || !strings.Contains(e, "spec.prune: false") {
+				t.Errorf("the event is %q", e)
+			}
 		}, false},
 		"HandOver": {"another owner is to take it over", func(t *testing.T, s *steps, aim func() *end) {
 			waits(t, s, aim, apply.Result{
