@@ -122,7 +122,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		Report:    r.driftMode(obj) == DriftReport,
 		Secretive: len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
 		Ran:       func(u *unstructured.Unstructured) bool { return run.known.ran(run, u) },
-		Applied:   run.current() && run.renderedBefore() && (run.governed == nil || run.known.applied(run.key)),
+		Applied:   run.current() && run.renderedBefore(),
 	}
 }
 

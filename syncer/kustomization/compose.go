@@ -111,17 +111,37 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	composition := compose.Compose(f)
 	mark(composition, f)
 	run.composed.kept, run.composed.facts = composition.Kept, f
-	whole := len(held) == 0 && len(f.Waiting) == 0
+	whole := len(run.governed.held) == 0
 	for _, pin := range f.Pins {
 		whole = whole && pin.Revision == run.snapshot.Revision
 	}
 	as := *run.rendering
 	as.Objects = composition.Objects
 	if !whole {
-		as.Digest = digest.Of(as.Digest, run.governed.version()).String()
+		as.Digest = digest.Of(as.Digest, run.inputs.Key(), run.governed.version()).String()
 	}
 	run.rendering = &as
+	if out := run.leftOut(f.Waiting); len(out) > 0 && !(len(run.Obj.Status.History) > 0 && run.renderedBefore()) {
+		// What is left out now is news once it is let go. Where all was applied before, as it was
+		// before a restart that has no older revision yet, nothing is news.
+		as.Digest = digest.Of(append([]string{as.Digest}, out...)...).String()
+	}
 	return nil
+}
+
+// leftOut is what a composition does not apply, besides what governed holds, which version
+// identifies. Why does not count: another reason is no news.
+func (run *run) leftOut(waiting map[string]bool) []string {
+	var out []string
+	for _, name := range slices.SortedFunc(maps.Keys(run.composed.held), byName) {
+		if _, known := run.governed.held[name]; !known {
+			out = append(out, "held", name.String())
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(waiting)) {
+		out = append(out, "waiting", id)
+	}
+	return out
 }
 
 // revisions is what the renderings of other revisions are made with.

@@ -112,10 +112,3 @@ func (p *progress) ungoverned() {
 	defer p.mu.Unlock()
 	p.composition, p.older, p.versions, p.running, p.outstanding = nil, nil, nil, nil, nil
 }
-
-// applied reports whether what a key identifies was applied completely before.
-func (p *progress) applied(key string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.rendered != nil && p.rendered.key == key
-}

@@ -445,6 +445,89 @@ func TestPinsStep(t *testing.T) {
 	}
 }
 
+// TestDriftWithRollout: what a Rollout lets go was not applied, and is no drift. All else is, also
+// for a process that knows nothing but the status.
+func TestDriftWithRollout(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	for name, tc := range map[string]struct {
+		reason string
+		// looks are at the Kustomization, in their order.
+		looks []driftLook
+	}{
+		"Held": {reason: "b is held at first", looks: []driftLook{
+			{reason: "the revision is new", missing: true},
+			{reason: "another process, and b is still held", missing: true, restart: true, applied: true},
+			{reason: "b gets what it may have"},
+			{reason: "another process", restart: true, applied: true},
+		}},
+		"Restart": {reason: "an older revision is fetched again after a restart", looks: []driftLook{
+			{reason: "the revision is new"},
+			{reason: "what b may have is not here, and was applied before", missing: true, restart: true, applied: true},
+			{reason: "it is here again", applied: true},
+		}},
+		"Variable": {reason: "only an older revision may read it", looks: []driftLook{
+			{reason: "the revision is new"},
+			{reason: "nothing changed", applied: true},
+			{reason: "a variable has another value", variable: "other"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("a", "waves="+r2)
+			r.child("b", "waves="+r1)
+			s := r.take(func(k *kustomizev1.Kustomization) {
+				k.Annotations = map[string]string{v1alpha1.DriftAnnotation: string(DriftReport)}
+				k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, r1
+				k.Status.History = meta.History{{Digest: "old", LastReconciledStatus: meta.ReconciliationSucceededReason}}
+			})
+			applied := false
+			s.cluster.sync = func(_ context.Context, o apply.Options) (apply.Result, error) {
+				applied = o.Applied
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true}, nil
+			}
+			before, after := fleetOf(t, r1, "a=v1.35.0", "b=v1.35.0"), fleetOf(t, r2, "a=v1.36.0", "b=v1.36.0")
+			for _, look := range tc.looks {
+				known := s.run.known
+				if look.restart {
+					known = &progress{}
+					s.Sources.Snapshots = source.NewSnapshots()
+				}
+				s.run = newRun(s.run.Record, known, s.now)
+				s.run.cluster = s.Targets.Local
+				if look.variable != "" {
+					s.Obj.Spec.PostBuild = &kustomizev1.PostBuild{Substitute: map[string]string{"variable": look.variable}}
+				}
+				older := []*source.Snapshot{before}
+				if look.missing {
+					older = nil
+				}
+				if end := s.composes(t, after, older...); end != nil || len(s.composed.held) > 0 != look.missing {
+					t.Fatalf("%s: it ended as %+v, and holds %v", look.reason, end, s.composed)
+				}
+				if end := s.Reconciler.apply(t.Context(), s.run); end != nil {
+					t.Fatalf("%s: it ended as %+v", look.reason, end)
+				}
+				s.succeeded(t.Context(), s.run)
+				if applied != look.applied {
+					t.Errorf("%s: %s: it was applied before: %t, want %t", tc.reason, look.reason, applied, look.applied)
+				}
+			}
+		})
+	}
+}
+
+// driftLook is one reconcile, and whether what is composed then was applied before it.
+type driftLook struct {
+	reason string
+	// missing: the older revision is not here.
+	missing bool
+	// restart: by a process that has just begun.
+	restart  bool
+	variable string
+	applied  bool
+}
+
 // updates writes a Child, and takes the steps up to what Rollouts say.
 func (s *steps) updates(t *testing.T, child *v1alpha1.Child) {
 	t.Helper()

@@ -40,7 +40,6 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
-	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/health"
@@ -926,19 +925,14 @@ func TestDriftOrNews(t *testing.T) {
 	}
 }
 
-// TestDriftAfterHold: all that is declared is applied while a plan is held, or a Rollout holds
-// Clusters back. A process that knows nothing of it takes what differs for drift.
+// TestDriftAfterHold: all that is declared is applied while a plan is held. A process that knows
+// nothing of it takes what differs for drift.
 func TestDriftAfterHold(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason   string
-		plan     inventory.Plan
-		composed *composed
+		reason string
+		plan   inventory.Plan
 	}{
-		"Prune": {"a person has to approve deletes", inventory.Plan{Held: true, Hash: "0123456789abcdef", Deletes: []inventory.Delete{{Entry: entry("b")}}}, nil},
-		"Rollout": {"a Cluster may not have its revision", inventory.Plan{}, &composed{
-			held:  map[types.NamespacedName]hold{{Namespace: "fleet", Name: "alpha"}: {reason: v1alpha1.ReasonRevisionMissing}},
-			facts: compose.Facts{Newest: &compose.Rendering{}},
-		}},
+		"Prune": {"a person has to approve deletes", inventory.Plan{Held: true, Hash: "0123456789abcdef", Deletes: []inventory.Delete{{Entry: entry("b")}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
@@ -946,7 +940,7 @@ func TestDriftAfterHold(t *testing.T) {
 				k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, "main@sha1:1"
 				k.Status.History = meta.History{{Digest: "old", LastReconciledStatus: meta.ReconciliationSucceededReason}}
 			}))
-			s.run.rendering, s.run.cluster, s.run.composed = &render.Rendering{Digest: "new", Reads: &render.ReadSet{}}, s.Targets.Local, tc.composed
+			s.run.rendering, s.run.cluster = &render.Rendering{Digest: "new", Reads: &render.ReadSet{}}, s.Targets.Local
 			applied := false
 			s.cluster.sync = func(_ context.Context, o apply.Options) (apply.Result, error) {
 				applied = o.Applied
