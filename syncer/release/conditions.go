@@ -78,24 +78,31 @@ func (n *run) hold(message string) {
 	}
 }
 
-// handOverPoll is the pause between two looks at objects that are kept for others.
-const handOverPoll = 5 * time.Second
+// Pauses between two looks at objects that are kept for others, and at those that are overdue,
+// which may be kept for as long as nobody decides about them.
+const (
+	handOverPoll = 5 * time.Second
+	overduePoll  = 30 * time.Second
+)
 
 // handOverPause is when to look again for a record of hand-overs.
-func handOverPause(record *v1alpha1.HandOver) time.Duration {
-	if record == nil {
+func (n *run) handOverPause(record *v1alpha1.HandOver) time.Duration {
+	switch {
+	case record == nil:
 		return 0
+	case inventory.Overdue(record, n.Now()):
+		return overduePoll
 	}
 	return handOverPoll
 }
 
 // handsOver records what is kept for other owners, if anything is.
 func (n *run) handsOver(s *verdicts, record *v1alpha1.HandOver) {
-	if record == nil {
+	if record == nil || len(s.awaited) == 0 {
 		conditions.Delete(n.obj, v1alpha1.HandOverPendingCondition)
 		return
 	}
-	message := inventory.HandOverMessage(s.awaited, s.candidates[0].NewOwner, false, *record)
+	message := inventory.HandOverMessage(s.awaited, s.candidates[0].NewOwner, s.candidates[0].Unsure, *record)
 	isNew := !conditions.Has(n.obj, v1alpha1.HandOverPendingCondition)
 	conditions.MarkTrue(n.obj, v1alpha1.HandOverPendingCondition, v1alpha1.ReasonHandOverPending, "%s", message)
 	if isNew {

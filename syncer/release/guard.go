@@ -66,9 +66,10 @@ type Candidate struct {
 	// Kept: it has Helm's policy to keep it.
 	Kept bool
 	// Taken: another owner of the tier has it in its inventory and applied it. NewOwner
-	// is one that declares it and has not.
+	// is one that declares it and has not. Unsure: it is not known whether NewOwner does.
 	Taken    bool
 	NewOwner string
+	Unsure   bool
 	// OwnCluster: it is a part of a Cluster of the same release.
 	OwnCluster bool
 	// Hook: the chart declares it as a hook, and it was created as one.
@@ -187,7 +188,7 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 	case claim.Kind == apply.Recorded && apply.Marked(labels, v2.GroupVersion.Group) == claim.Owner:
 		d.Taken = true
 	default:
-		d.NewOwner = claim.Owner
+		d.NewOwner, d.Unsure = claim.Owner, claim.Unsure
 	}
 }
 
@@ -228,27 +229,35 @@ func (s *verdicts) kept() []inventory.Entry {
 }
 
 // handOver returns the record of what is kept for other owners, nil if nothing is. What
-// has been kept long enough is judged again without them, and from then on. before is
-// the record of the last time.
+// has been kept long enough is judged again without them, and from then on: what is not
+// protected, and all of which it is not known whether another one declares it. before is the
+// record of the last time. What stays of it is overdue the next time, too.
 func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	g.overdue = nil
 	record := inventory.HandingOver(s.awaited, before, now)
 	if !inventory.Overdue(record, now) {
 		return record
 	}
 	candidates := s.candidates
 	s.awaited, s.candidates = nil, nil
+	var stay []inventory.Entry
 	for _, d := range candidates {
 		alone := d
-		if alone.NewOwner = ""; Judge(alone) == Deletable && !inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) {
+		if alone.NewOwner = ""; d.Unsure || Judge(alone) == Deletable && !inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) {
 			d = alone
 			if g.overdue == nil {
 				g.overdue = map[string]bool{}
 			}
 			g.overdue[d.Entry.ID()] = true
 		}
-		s.add(d)
+		if s.add(d) != Deletable {
+			stay = append(stay, d.Entry)
+		}
 	}
-	return inventory.HandingOver(s.awaited, before, now)
+	if record = inventory.HandingOver(stay, nil, now); record != nil {
+		record.Since = before.Since
+	}
+	return record
 }
 
 // has reports whether an object is one of those that stay.

@@ -113,6 +113,45 @@ func TestHandOverOfRelease(t *testing.T) {
 	}
 }
 
+// TestHandOverUnsure: what another owner may declare, which nobody can find out, is kept until that
+// one had the time. Then it is judged alone, protected or not, and stays judged alone.
+func TestHandOverUnsure(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	late := noon.Add(inventory.HandOverBound)
+	candidate := func(name, kind string, confirmed bool) Candidate {
+		return Candidate{Entry: inventory.Entry{Name: name, Kind: kind}, Live: inventory.Live{State: inventory.Present, Owned: true, Confirmed: confirmed},
+			Ours: true, NewOwner: "HelmRelease/x/y", Unsure: true}
+	}
+	config, data, confirmed := candidate("a", "ConfigMap", false), candidate("d", "PersistentVolumeClaim", false), candidate("e", "PersistentVolumeClaim", true)
+	g := &guard{}
+	judge := func(of ...Candidate) *verdicts {
+		s := &verdicts{}
+		for _, d := range of {
+			s.add(d)
+		}
+		return s
+	}
+	s := judge(config, data, confirmed)
+	record := g.handOver(s, nil, noon)
+	if record == nil || len(s.awaited) != 3 {
+		t.Fatalf("at first all are kept: %v, %+v", record, s)
+	}
+	s = judge(config, data, confirmed)
+	record = g.handOver(s, record, late)
+	if len(s.deletable) != 2 || len(s.held) != 1 || s.held[0] != data.Entry || len(s.awaited) != 0 || record == nil {
+		t.Fatalf("then what is protected asks a person, and the rest goes: %v, %+v", record, s)
+	}
+	s = judge(data)
+	if record = g.handOver(s, record, late.Add(time.Second)); len(s.held) != 1 || record == nil {
+		t.Errorf("the question is not taken back for another time of waiting: %v, %+v", record, s)
+	}
+	data.Live.Confirmed = true
+	s = judge(data)
+	if record = g.handOver(s, record, late.Add(2*time.Second)); len(s.deletable) != 1 || record != nil || !g.overdue[data.Entry.ID()] {
+		t.Errorf("a person confirmed it: %v, %+v", record, s)
+	}
+}
+
 func TestHeldMessage(t *testing.T) {
 	s := &verdicts{}
 	if s.message() != "" {

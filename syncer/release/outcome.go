@@ -74,9 +74,9 @@ func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	}
 	if held != "" {
 		n.hold(held)
-		return &Outcome{Held: true, After: handOverPause(handOver), HandOver: handOver}, nil
+		return &Outcome{Held: true, After: n.handOverPause(handOver), HandOver: handOver}, nil
 	}
 	n.unhold()
 	n.summarize()
-	return &Outcome{After: handOverPause(handOver), HandOver: handOver}, nil
+	return &Outcome{After: n.handOverPause(handOver), HandOver: handOver}, nil
 }

@@ -214,8 +214,11 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	entries := inventory.Union(going, n.found.leftovers)
 	n.guard.release = entries
 	var s *verdicts
+	var record *v1alpha1.HandOver
 	for range 2 {
+		n.guard.overdue = nil
 		s = n.guard.judgeAll(ctx, entries)
+		record = n.guard.handOver(s, n.req.HandOver, n.Now())
 		if s.unknown != "" || len(s.held) == 0 || n.obj.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed {
 			break
 		}
@@ -226,19 +229,19 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 			}
 		}
 	}
+	n.handsOver(s, record)
 	if message := s.message(); message != "" {
 		n.hold(message)
 		conditions.Delete(n.obj, meta.ReconcilingCondition)
-		return Outcome{Held: true}, nil
+		return Outcome{Held: true, After: n.handOverPause(record), HandOver: record}, nil
 	}
 	n.unhold()
-	if record := n.guard.handOver(s, n.req.HandOver, n.Now()); record != nil {
-		n.handsOver(s, record)
+	if len(s.awaited) > 0 {
 		conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for another owner to take over %s", inventory.Names(s.awaited))
-		return Outcome{After: handOverPoll, HandOver: record}, nil
+		return Outcome{After: n.handOverPause(record), HandOver: record}, nil
 	}
-	n.handsOver(nil, nil)
 	if out, err := n.dismantle(ctx, s); err != nil || out != (Outcome{}) {
+		out.HandOver = record
 		return out, err
 	}
 	// Of the leftovers: the rest is Helm's to delete.
