@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -19,8 +20,9 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
-// maxKubeconfig bounds the text that is parsed. Real kubeconfigs have a few KiB.
-const maxKubeconfig = 1 << 20
+// maxKubeconfig bounds the text that is parsed. Real kubeconfigs have a few KiB for each cluster, and a
+// parser takes a hundred times the memory of a text of nothing but brackets.
+const maxKubeconfig = 256 << 10
 
 // BelongsTo reports whether a kubeconfig Secret is tied to a Cluster: by the
 // cluster-name label or by an owner. A name alone could have been taken by
@@ -115,10 +117,13 @@ func (a Allowed) parse(data []byte) (*parsed, error) {
 	if len(data) > maxKubeconfig {
 		return nil, fmt.Errorf("cannot use kubeconfig: %d bytes are more than the limit of %d", len(data), maxKubeconfig)
 	}
+	if err := checkAliases(data); err != nil {
+		return nil, err
+	}
 	// Load only parses. Other functions of clientcmd read files.
 	config, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, errors.New("cannot parse kubeconfig: it is not valid YAML of kind Config")
+		return nil, errInvalid
 	}
 	context, ok := config.Contexts[config.CurrentContext]
 	if !ok || context == nil {
@@ -146,6 +151,27 @@ func (a Allowed) parse(data []byte) (*parsed, error) {
 		}
 	}
 	return k, nil
+}
+
+// errInvalid does not quote what may be a secret.
+var errInvalid = errors.New("cannot parse kubeconfig: it is not valid YAML of kind Config")
+
+// checkAliases refuses aliases of YAML. Load writes out what each stands for, so that one text of some
+// KiB that is named often takes gigabytes, and kubeconfigs have no use for them.
+func checkAliases(data []byte) error {
+	if bytes.IndexByte(data, '&') < 0 || bytes.IndexByte(data, '*') < 0 {
+		return nil
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		return errInvalid // whatever Load would make of it
+	}
+	var within func(*yaml.Node) bool
+	within = func(n *yaml.Node) bool { return n.Kind == yaml.AliasNode || slices.ContainsFunc(n.Content, within) }
+	if within(&document) {
+		return errors.New("cannot use kubeconfig: it has aliases of YAML; write out what they stand for")
+	}
+	return nil
 }
 
 // client is the configuration of a client that the kubeconfig is for.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,10 @@ func TestKubeconfig(t *testing.T) {
 			"users that the current context does not name are not used, whatever they say",
 			kubeconfig(server, "token: abc") + "- name: other\n  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}}\n",
 			&rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "abc"},
+		},
+		"NoAlias": {
+			"what aliases are written with may be in texts and comments",
+			"# *a &b\n" + kubeconfig(server, "token: 'a&b *c'"), &rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "a&b *c"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,14 +129,24 @@ func TestKubeconfigRefused(t *testing.T) {
 		"NotYAML":         {"the error must not quote what may be a secret", "hidden-word: [", "not valid"},
 		"OtherKind":       {"some other object", "apiVersion: v1\nkind: Secret\ndata: {value: hidden-word}\n", ""},
 		"Huge":            {"it would be parsed for nothing", kubeconfig(server, "token: abc") + "#" + strings.Repeat("x", maxKubeconfig), "limit"},
-		"Bomb":            {"threat V2: sigs.k8s.io/yaml refuses it, and does so quickly", kubeconfig(server, "token: abc") + bomb(), ""},
-		"Cycle":           {"threat V1", "apiVersion: v1\nkind: Config\nclusters: &a [*a]\n", ""},
+		"Bomb":            {"threat V2", kubeconfig(server, "token: abc") + bomb(), "aliases"},
+		"Long":            {"the parser counts how often an alias is used, not how long the text is that it stands for", kubeconfig(server, "token: abc") + "a: &a " + strings.Repeat("x", 100<<10) + "\nb: [" + strings.Repeat("*a,", 3000) + "*a]\n", "aliases"},
+		"Cycle":           {"threat V1", "apiVersion: v1\nkind: Config\nclusters: &a [*a]\n", "aliases"},
+		"Merge":           {"an alias by another name", kubeconfig(server, "token: abc") + "x: &x {a: b}\ny: {<<: *x}\n", "aliases"},
+		"Many":            {"a node takes a hundred times the memory of its text", kubeconfig(server, "token: abc") + "x: &x [" + strings.Repeat("a,", maxKubeconfig/2-200) + "*x]\n", "aliases"},
+		"Brackets":        {"the same without aliases", kubeconfig(server, "token: abc") + "x: [" + strings.Repeat("[],", maxKubeconfig/3-100) + "[\n", ""},
 		"Deep":            {"depth costs stack", "apiVersion: v1\nkind: Config\nx: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
 			got, err := Allowed{}.Kubeconfig([]byte(tc.data))
 			if err == nil {
 				t.Fatalf("%s\nKubeconfig() = %v, want it refused", tc.reason, fieldsOf(got))
+			}
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+				t.Errorf("%s\n%d MB were allocated", tc.reason, took>>20)
 			}
 			if !strings.Contains(err.Error(), tc.names) {
 				t.Errorf("%s\nerror %q, want it to name %s", tc.reason, err, tc.names)
@@ -240,6 +255,7 @@ func TestRenewed(t *testing.T) {
 		"NoKey":       {"a certificate alone is no credential", kubeconfig(place, "client-certificate-data: "+cert64), "", "neither a token"},
 		"Certificate": {"what no client can use would lock the parent out", kubeconfig(place, "client-certificate-data: "+cert64+"\nclient-key-data: "+key64), "", "cannot be used"},
 		"Empty":       {"a Secret without it", "", "", "it is empty"},
+		"Aliases":     {"so is what it takes: each of them is written out", kubeconfig(place, token(time.Hour)) + "a: &a x\nb: [*a]\n", "", "aliases"},
 		"Large":       {"what is parsed is bounded", strings.Repeat("#", maxKubeconfig+1), "", "more than the limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
