@@ -168,8 +168,9 @@ type notes struct {
 	phase    time.Duration
 	versions apply.Versions
 	// renewAt is when the kubeconfig of a Cluster that is elsewhere is looked at in the child again,
-	// zero for others.
-	renewAt time.Time
+	// zero for others, and unrenewed: the last look failed by a call.
+	renewAt   time.Time
+	unrenewed bool
 	// slow: the last push took long.
 	slow bool
 	// earlier are the records that an earlier version left in the child, nil before they

@@ -24,9 +24,15 @@ import (
 // Decision 088 says what of that one is taken.
 
 const (
-	// renewalPause is the time between two looks at the kubeconfig of a child: well within the 15
-	// minutes that one of EKS is good for, and some ten requests an hour.
-	renewalPause = 6 * time.Minute
+	// renewalMost and renewalLeast are the most and the least time between two looks at the kubeconfig of
+	// a child, and renewalRetry that after one which failed.
+	renewalMost  = 6 * time.Minute
+	renewalLeast = 30 * time.Second
+	renewalRetry = time.Minute
+	// renewalParts is how often a kubeconfig is looked at while it is good. One of EKS is good for 15
+	// minutes, and its controller makes another one every ten: with ten looks that here is good for some
+	// minutes at any time, should this agent start anew.
+	renewalParts = 10
 	// renewalTimeout bounds all calls of one look.
 	renewalTimeout = 20 * time.Second
 )
@@ -58,49 +64,78 @@ func (r *run) renew(ctx context.Context, session *link.Session, cluster capibrid
 	case r.Now().Before(r.notes.renewAt):
 		return
 	}
-	r.notes.renewAt = r.Now().Add(r.jittered(renewalPause))
 	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
 	defer cancel()
-	switch err := r.renewFrom(ctx, session, ref, cluster); {
-	case err == nil || reason.Of(err) == v1alpha1.ReasonKubeconfigNotRenewed:
+	here, err := r.renewFrom(ctx, session, ref, cluster)
+	pause := renewalRetry
+	switch {
+	case err == nil:
+		pause = renewalPause(r.lapses(here), r.Now())
+		r.notes.unrenewed = false
+		r.tellElsewhere(nil)
+	case reason.Of(err) == v1alpha1.ReasonKubeconfigNotRenewed:
+		r.notes.unrenewed = false
 		r.tellElsewhere(err)
-	default: // a call that failed says nothing that holds
+	case r.notes.unrenewed: // it may fail each time
+		r.tellElsewhere(session.Steady(err))
+	default: // one call that failed says nothing that holds
+		r.notes.unrenewed = true
 		log.FromContext(ctx).Error(err, "cannot renew the kubeconfig of a Cluster that another tier manages", "child", r.key())
 	}
+	r.notes.renewAt = r.Now().Add(r.jittered(pause))
 }
 
-// renewFrom writes the credentials of the child's own kubeconfig into the Secret here. An error with
-// the reason KubeconfigNotRenewed is one that a person has to look at.
-func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconfigRef, cluster capibridge.Cluster) error {
+// renewalPause is the time until the next look at a kubeconfig that lapses at some time, zero if it does
+// not say when.
+func renewalPause(lapses, now time.Time) time.Duration {
+	if lapses.IsZero() {
+		return renewalMost
+	}
+	return min(max(lapses.Sub(now)/renewalParts, renewalLeast), renewalMost)
+}
+
+// lapses is when the credentials of a kubeconfig do, zero if that is not known.
+func (r *run) lapses(kubeconfig []byte) time.Time {
+	config, err := r.Allowed.Kubeconfig(kubeconfig)
+	if err != nil {
+		return time.Time{}
+	}
+	return capibridge.CredentialOf(config).ExpiresAt
+}
+
+// renewFrom writes the credentials of the child's own kubeconfig into the Secret here, and returns the
+// kubeconfig that is here then. An error with the reason KubeconfigNotRenewed is one that a person has to
+// look at.
+func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconfigRef, cluster capibridge.Cluster) ([]byte, error) {
 	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}
 	here := &corev1.Secret{}
 	if err := r.Cluster.Get(ctx, name, here); err != nil {
-		return fmt.Errorf("cannot read Secret %s: %w", name, err)
+		return nil, fmt.Errorf("cannot read Secret %s: %w", name, err)
 	}
 	if len(here.OwnerReferences) > 0 || here.Annotations[v1alpha1.PivotAnnotation] != "" || !capibridge.BelongsTo(here, cluster) {
-		return nil // a pivot has not left it yet, or takes it over
+		return here.Data[ref.key], nil // a pivot has not left it yet, or takes it over
 	}
 	there, err := r.secretOf(ctx, session, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	data, err := r.Allowed.Renewed(here.Data[ref.key], there.Data[ref.key], r.Now())
 	if err != nil {
-		return unrenewed("of Secret %s, key %s, %w", name, ref.key, err)
+		return nil, unrenewed("of Secret %s, key %s, %w", name, ref.key, err)
 	}
 	if data == nil {
-		return nil
+		return here.Data[ref.key], nil
 	}
 	after := here.DeepCopy()
 	after.Data[ref.key] = data
 	err = r.Client.Patch(ctx, after, client.MergeFromWithOptions(here, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
 	switch {
 	case apierrors.IsForbidden(err): // an agent with a lockdown writes no Secrets
-		return unrenewed("cannot write Secret %s: %w", name, err)
+		return nil, unrenewed("cannot write Secret %s: %w", name, err)
 	case err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err): // else somebody has just seen to it
-		return fmt.Errorf("cannot write Secret %s: %w", name, err)
+		return nil, fmt.Errorf("cannot write Secret %s: %w", name, err)
 	}
-	return nil
+	return data, nil
 }
 
 // secretOf reads a Secret of the child as the parent's account, which gets the right to read that one

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -44,8 +45,9 @@ type selfManaged struct {
 	admin  string
 	secret []byte
 	left   bool
-	// granted are the rights that were written, by path.
+	// granted are the rights that were written, by path, and broken: none can be.
 	granted map[string]string
+	broken  bool
 	reads   int
 }
 
@@ -90,6 +92,8 @@ func (s *selfManaged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(http.StatusOK, metav1.PartialObjectMetadata{
 			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "alpha", UID: "there"},
 		})
+	case r.Method == http.MethodPatch && s.broken:
+		refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError)
 	case r.Method == http.MethodPatch && strings.HasPrefix(path, "/apis/rbac.authorization.k8s.io/v1/namespaces/fleet/") && as == s.admin:
 		body := map[string]any{}
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
@@ -247,7 +251,7 @@ func TestKubeconfigFollows(t *testing.T) {
 	a.there.change(func() { a.there.reads = 0 })
 	a.after(time.Minute)
 	a.contact(t)
-	a.after(renewalPause)
+	a.after(renewalMost)
 	a.contact(t)
 	a.there.change(func() {
 		if a.there.reads != 1 || a.secret(t).ResourceVersion != version {
@@ -257,7 +261,7 @@ func TestKubeconfigFollows(t *testing.T) {
 
 	// The controller in the child issues another one, and the first lapses.
 	a.there.change(func() { a.there.admin, a.there.secret = "second", a.kubeconfig(t, a.server.URL, "second") })
-	a.after(renewalPause)
+	a.after(renewalMost)
 	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
 	a.follows(t, "second")
 
@@ -267,14 +271,14 @@ func TestKubeconfigFollows(t *testing.T) {
 
 	// A person gives the Child a kubeconfig, after it could not follow: nothing is due any more.
 	a.there.change(func() { a.there.secret = nil })
-	a.after(renewalPause)
+	a.after(renewalMost)
 	child := a.contact(t)
 	a.says(t, child, v1alpha1.ReasonKubeconfigNotRenewed, "has no Secret")
 	child.Spec.KubeConfig = &v1alpha1.KubeConfigReference{SecretRef: &v1alpha1.SecretKeyReference{Name: "alpha-kubeconfig"}}
 	if err := a.client.Update(t.Context(), child); err != nil {
 		t.Fatal(err)
 	}
-	a.after(renewalPause)
+	a.after(renewalMost)
 	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
 	if at := a.children.notesOf(a.key).renewAt; !at.IsZero() {
 		t.Errorf("the next look is due at %s: the Child is reconciled each second", at)
@@ -334,11 +338,52 @@ func TestKubeconfigStays(t *testing.T) {
 	a := newAway(t)
 	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
 	a.there.change(func() { a.there.admin, a.there.granted = "second", map[string]string{} })
-	a.after(renewalPause)
+	a.after(renewalMost)
 	child := a.contact(t)
 	a.says(t, child, v1alpha1.ReasonKubeconfigNotRenewed, "may not read Secret fleet/alpha-kubeconfig")
 	events := childTransitions(&v1alpha1.Child{}, child)
 	if !slices.ContainsFunc(events, func(e transition) bool { return e.reason == v1alpha1.ReasonKubeconfigNotRenewed }) {
 		t.Errorf("events are %v", events)
 	}
+}
+
+// TestKubeconfigOfEKS: its token is good for 15 minutes, and its controller makes another one every ten. A
+// parent that starts anew at any moment has one that is good for some minutes more.
+func TestKubeconfigOfEKS(t *testing.T) {
+	a := newAway(t)
+	first := a.Now().Add(-9 * time.Minute)
+	issued := func() time.Time { return first.Add(a.Now().Sub(first).Truncate(10 * time.Minute)) }
+	token := func(at time.Time) string {
+		return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte("https://sts.eu-west-1.amazonaws.com/?X-Amz-Date="+at.UTC().Format("20060102T150405Z")))
+	}
+	here := issued()
+	secret := a.secret(t)
+	secret.Data[clusterapi.KubeconfigKey] = a.kubeconfig(t, a.server.URL, token(here))
+	if err := a.client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	for began := a.Now(); a.Now().Sub(began) < time.Hour; {
+		if left := here.Add(15 * time.Minute).Sub(a.Now()); left < 3*time.Minute {
+			t.Fatalf("after %s the kubeconfig here is good for %s", a.Now().Sub(began), left)
+		}
+		here = issued()
+		a.there.change(func() { a.there.admin, a.there.secret = token(here), a.kubeconfig(t, a.server.URL, token(here)) })
+		a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+		a.follows(t, token(here))
+		// A run comes late where others wait for the processor.
+		a.after(a.children.notesOf(a.key).renewAt.Sub(a.Now()) + 30*time.Second)
+	}
+}
+
+// TestKubeconfigCalls: what keeps the kubeconfig from being renewed is told although it is a call that
+// failed, as such a call may fail each time; one alone says nothing.
+func TestKubeconfigCalls(t *testing.T) {
+	a := newAway(t)
+	a.there.change(func() { a.there.broken = true })
+	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+	a.after(time.Minute)
+	a.says(t, a.contact(t), v1alpha1.ReasonKubeconfigNotRenewed, "cannot get the right to read Secret fleet/alpha-kubeconfig of the child")
+	a.there.change(func() { a.there.broken = false })
+	a.after(time.Minute)
+	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
 }

@@ -173,6 +173,9 @@ func (s *Session) Read(ctx context.Context, path string, into runtime.Object) er
 	return metered.do(ctx, "GET", path, nil, plainContent()).Into(into)
 }
 
+// Steady words an error of a call to the child the same way each time, as a condition needs it.
+func (s *Session) Steady(err error) error { return steady(err, s.link.host) }
+
 // Grant makes sure that the parent has an account of its own in the child with these
 // rights for one role, and a token of the account. If the account or its rights are
 // missing, Grant reads the kubeconfig and creates them.
