@@ -40,6 +40,15 @@ type Credential struct {
 	ExpiresAt time.Time
 }
 
+// Outlives reports whether a credential is known to be good for longer than another one. A signed token
+// that does not say when it lapses is good until somebody revokes it.
+func (c Credential) Outlives(other Credential) bool {
+	if other.ExpiresAt.IsZero() {
+		return false
+	}
+	return c.ExpiresAt.After(other.ExpiresAt) || c.Form == CredentialJWT && c.ExpiresAt.IsZero()
+}
+
 const (
 	eksPrefix = "k8s-aws-v1."
 	// eksLife begins at the date in the request. X-Amz-Expires says 60 seconds, but

@@ -92,6 +92,30 @@ func TestCredentialOf(t *testing.T) {
 	}
 }
 
+func TestOutlives(t *testing.T) {
+	lapses := func(after time.Duration) Credential {
+		return Credential{Form: CredentialJWT, ExpiresAt: issued.Add(after)}
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		c, other Credential
+		want     bool
+	}{
+		"Later":   {"what a person made for a year, and a token of EKS", Credential{Form: CredentialCertificate, ExpiresAt: issued.Add(time.Hour)}, lapses(time.Minute), true},
+		"Sooner":  {"what is renewed", lapses(time.Minute), lapses(time.Hour), false},
+		"Same":    {"the same", lapses(time.Hour), lapses(time.Hour), false},
+		"NoEnd":   {"a token of a ServiceAccount's Secret", Credential{Form: CredentialJWT}, lapses(time.Hour), true},
+		"Unknown": {"who knows when it lapses", Credential{Form: CredentialToken}, lapses(time.Hour), false},
+		"Other":   {"who knows when the other one does", lapses(time.Hour), Credential{Form: CredentialToken}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.c.Outlives(tc.other); got != tc.want {
+				t.Errorf("%s: Outlives() = %t", tc.reason, got)
+			}
+		})
+	}
+}
+
 // FuzzCredentialOf: whoever may write a kubeconfig writes the token.
 func FuzzCredentialOf(f *testing.F) {
 	f.Add("abc", []byte("cert"))

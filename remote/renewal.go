@@ -126,6 +126,12 @@ func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconf
 	if data == nil {
 		return here.Data[ref.key], nil
 	}
+	switch better, err := r.isBetter(ctx, session, here.Data[ref.key], data); {
+	case err != nil:
+		return nil, err
+	case !better:
+		return here.Data[ref.key], nil
+	}
 	after := here.DeepCopy()
 	after.Data[ref.key] = data
 	err = r.Client.Patch(ctx, after, client.MergeFromWithOptions(here, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
@@ -136,6 +142,30 @@ func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconf
 		return nil, fmt.Errorf("cannot write Secret %s: %w", name, err)
 	}
 	return data, nil
+}
+
+// isBetter reports whether a kubeconfig with the credentials that the child has is to take the place of the
+// one that is here. A person may have put one here that is good for longer; it stays while the child takes
+// it. One that the child does not take would leave no way to it.
+func (r *run) isBetter(ctx context.Context, session *link.Session, here, there []byte) (bool, error) {
+	ours, err := r.Allowed.Kubeconfig(here)
+	if err != nil {
+		return false, err
+	}
+	theirs, err := r.Allowed.Kubeconfig(there)
+	if err != nil {
+		return false, err
+	}
+	if capibridge.CredentialOf(ours).Outlives(capibridge.CredentialOf(theirs)) {
+		if accepted, err := session.Accepts(ctx, ours); err != nil || accepted {
+			return false, err
+		}
+	}
+	accepted, err := session.Accepts(ctx, theirs)
+	if err == nil && !accepted {
+		err = unrenewed("the API server of the cluster refuses the credentials of the one that it has of itself")
+	}
+	return accepted, err
 }
 
 // secretOf reads a Secret of the child as the parent's account, which gets the right to read that one

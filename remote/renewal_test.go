@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -297,6 +298,9 @@ func TestKubeconfigStays(t *testing.T) {
 		"Moved": {"the way to a cluster is a person's to change", func(t *testing.T, a *away) {
 			a.there.secret = a.kubeconfig(t, "https://127.0.0.1:1", "second")
 		}, v1alpha1.ReasonKubeconfigNotRenewed, "another server"},
+		"Refused": {"what no server takes would lock the parent out", func(t *testing.T, a *away) {
+			a.there.secret = a.kubeconfig(t, a.server.URL, "second")
+		}, v1alpha1.ReasonKubeconfigNotRenewed, "refuses the credentials"},
 		"Missing": {"nobody renews it there either", func(_ *testing.T, a *away) { a.there.secret = nil }, v1alpha1.ReasonKubeconfigNotRenewed, "has no Secret fleet/alpha-kubeconfig"},
 		"WentOn":  {"a third tier has the Cluster", func(_ *testing.T, a *away) { a.there.left = true }, v1alpha1.ReasonKubeconfigNotRenewed, "does not manage itself"},
 		"Owned": {"a pivot has not left it yet", func(t *testing.T, a *away) {
@@ -345,6 +349,34 @@ func TestKubeconfigStays(t *testing.T) {
 	if !slices.ContainsFunc(events, func(e transition) bool { return e.reason == v1alpha1.ReasonKubeconfigNotRenewed }) {
 		t.Errorf("events are %v", events)
 	}
+}
+
+// TestKubeconfigOutlives: credentials that a person put here for longer than those of the master are
+// good for stay, while the master takes them.
+func TestKubeconfigOutlives(t *testing.T) {
+	a := newAway(t)
+	year, first, second := tokenUntil(t, a.Now().Add(365*24*time.Hour)), tokenUntil(t, a.Now().Add(time.Hour)), tokenUntil(t, a.Now().Add(2*time.Hour))
+	secret := a.secret(t)
+	secret.Data[clusterapi.KubeconfigKey] = a.kubeconfig(t, a.server.URL, year)
+	if err := a.client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	a.there.change(func() { a.there.admin, a.there.secret = year, a.kubeconfig(t, a.server.URL, first) })
+	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+	a.follows(t, year)
+	a.there.change(func() { a.there.admin, a.there.secret = second, a.kubeconfig(t, a.server.URL, second) })
+	a.after(renewalMost)
+	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+	a.follows(t, second)
+}
+
+func tokenUntil(t *testing.T, end time.Time) string {
+	t.Helper()
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"exp": end.Unix()}).SignedString([]byte("nobody's"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
 }
 
 // TestKubeconfigOfEKS: its token is good for 15 minutes, and its controller makes another one every ten. A

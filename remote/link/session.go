@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -171,6 +172,26 @@ func (s *Session) Read(ctx context.Context, path string, into runtime.Object) er
 	metered := *s.link.caller()
 	metered.http = s.link.meter.over(metered.sessions)
 	return metered.do(ctx, "GET", path, nil, plainContent()).Into(into)
+}
+
+// Accepts reports whether the child, which must be the recorded cluster, takes the credentials of a
+// kubeconfig that leads to it. The session goes on with its own.
+func (s *Session) Accepts(ctx context.Context, config *rest.Config) (bool, error) {
+	as, err := calls(config, s.link.pool.Addresses, s.link.mayWrite)
+	if err != nil {
+		return false, err
+	}
+	defer as.release()
+	uid, err := kubeSystemUID(ctx, as)
+	switch {
+	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case uid != s.request.Recorded:
+		return false, reason.Because(v1alpha1.ReasonIdentityChanged, &IdentityError{Found: uid, Recorded: s.request.Recorded})
+	}
+	return true, nil
 }
 
 // Steady words an error of a call to the child the same way each time, as a condition needs it.
