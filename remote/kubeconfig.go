@@ -61,6 +61,18 @@ func (r *run) kubeconfigSource(ctx context.Context, ref kubeconfigRef) (string, 
 	if ref.kind == inCluster {
 		return inCluster, nil
 	}
+	found, err := r.kubeconfigObject(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	if ref.kind == fromConfigMap {
+		return fmt.Sprintf("%s %s %s %s", ref.kind, ref.name, found.UID, found.ResourceVersion), nil
+	}
+	return fmt.Sprintf("%s/%s %s %s", ref.name, ref.key, found.UID, found.ResourceVersion), nil
+}
+
+// kubeconfigObject is the metadata of the Secret or ConfigMap, which is empty if there is none.
+func (r *run) kubeconfigObject(ctx context.Context, ref kubeconfigRef) (*metav1.PartialObjectMetadata, error) {
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(ref.kind))
 	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}
@@ -72,12 +84,9 @@ func (r *run) kubeconfigSource(ctx context.Context, ref kubeconfigRef) (string, 
 		err = r.Cluster.Get(ctx, name, found)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return "", fmt.Errorf("cannot read %s %s: %w", ref.kind, name, err)
+		return nil, fmt.Errorf("cannot read %s %s: %w", ref.kind, name, err)
 	}
-	if ref.kind == fromConfigMap {
-		return fmt.Sprintf("%s %s %s %s", ref.kind, ref.name, found.UID, found.ResourceVersion), nil
-	}
-	return fmt.Sprintf("%s/%s %s %s", ref.name, ref.key, found.UID, found.ResourceVersion), nil
+	return found, nil
 }
 
 // kubeconfig reads the way to the child from the API server, and asks the cloud if need be.

@@ -49,6 +49,18 @@ func (r *run) tellElsewhere(unrenewed error) {
 		"%s. The kubeconfig is not renewed here: %s. Put one that is valid into the Secret before it lapses", text, unrenewed)
 }
 
+// keepsKubeconfig reports whether a Cluster that is elsewhere left its kubeconfig here, as one that manages
+// itself does. It follows the one in the child though no layer selects the cluster: a Layer may have it
+// brought back.
+func (r *run) keepsKubeconfig(ctx context.Context, cluster capibridge.Cluster) (bool, error) {
+	ref := r.kubeconfigRef(cluster)
+	if !r.elsewhere || r.child.Spec.KubeConfig != nil || ref.kind != fromSecret {
+		return false, nil
+	}
+	found, err := r.kubeconfigObject(ctx, ref)
+	return err == nil && found.UID != "", err
+}
+
 // renew has the kubeconfig of a Cluster that is elsewhere follow the one in the child, if that is
 // due. A failure fails nothing else: the kubeconfig may be good for long.
 func (r *run) renew(ctx context.Context, session *link.Session, cluster capibridge.Cluster) {

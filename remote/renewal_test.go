@@ -41,11 +41,11 @@ import (
 type selfManaged struct {
 	*far
 	mu sync.Mutex
-	// admin is the token of the kubeconfig that is good, secret the kubeconfig that the cluster has of
-	// itself, nil for none. left: the Cluster went on from there.
-	admin  string
-	secret []byte
-	left   bool
+	// admin is the token of the kubeconfig that is good, and next another one that is; secret is the
+	// kubeconfig that the cluster has of itself, nil for none. left: the Cluster went on from there.
+	admin, next string
+	secret      []byte
+	left        bool
 	// granted are the rights that were written, by path, and broken: none can be.
 	granted map[string]string
 	broken  bool
@@ -66,6 +66,9 @@ func (s *selfManaged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason})
 	}
 	as := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if as == s.next && as != "" {
+		as = s.admin
+	}
 	may := as == s.admin || as == "minted" && s.granted[theirRight] != ""
 	switch path := r.URL.Path; {
 	case as != s.admin && as != "minted":
@@ -182,7 +185,7 @@ func newAway(t *testing.T) *away {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "alpha-kubeconfig", Labels: map[string]string{clusterapi.ClusterNameLabel: "alpha"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "alpha-kubeconfig", UID: "kubeconfig", Labels: map[string]string{clusterapi.ClusterNameLabel: "alpha"}},
 		Data:       map[string][]byte{clusterapi.KubeconfigKey: a.kubeconfig(t, a.server.URL, "first"), "other": []byte("stays")},
 	}
 	if err := a.client.Create(t.Context(), secret); err != nil {
@@ -418,4 +421,31 @@ func TestKubeconfigCalls(t *testing.T) {
 	a.there.change(func() { a.there.broken = false })
 	a.after(time.Minute)
 	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+}
+
+// TestKubeconfigWithoutLayer: a master without layers, which a person moved or which lost them, is brought
+// back with its kubeconfig as well.
+func TestKubeconfigWithoutLayer(t *testing.T) {
+	a := newAway(t)
+	if err := a.client.DeleteAllOf(t.Context(), &v1alpha1.Layer{}, client.InNamespace("fleet")); err != nil {
+		t.Fatal(err)
+	}
+	child := &v1alpha1.Child{}
+	if err := a.client.Get(t.Context(), a.key, child); err != nil {
+		t.Fatal(err)
+	}
+	child.Status.Identity = nil // it was never met
+	if err := a.client.Status().Update(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	a.there.record = &corev1.ConfigMap{}
+	child = a.contact(t)
+	a.says(t, child, v1alpha1.ReasonManagedElsewhere, "another tier")
+	if ready := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ReadyCondition); ready == nil || ready.Reason != v1alpha1.ReasonNoLayer {
+		t.Errorf("Ready is %+v", ready)
+	}
+	a.there.change(func() { a.there.next, a.there.secret = "second", a.kubeconfig(t, a.server.URL, "second") })
+	a.after(renewalMost)
+	a.contact(t)
+	a.follows(t, "second")
 }

@@ -129,8 +129,12 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, err
 	}
 	if len(selected) == 0 && len(r.child.Status.Layers) == 0 {
-		r.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonNoLayer, "no Layer of namespace %s selects this cluster", r.child.Namespace)
-		return ctrl.Result{}, nil
+		if keeps, err := r.keepsKubeconfig(ctx, cluster); err != nil {
+			return ctrl.Result{}, err
+		} else if !keeps {
+			r.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonNoLayer, "no Layer of namespace %s selects this cluster", r.child.Namespace)
+			return ctrl.Result{}, nil
+		}
 	}
 	if err := r.governs(ctx, cluster); err != nil {
 		return ctrl.Result{}, err
