@@ -867,7 +867,7 @@ func pivots() Section {
 			{
 				Reasons: []string{"PivotRunning"},
 				Note:    " (condition `Management`)",
-				Means:   "the Cluster is on its way; the message has the step",
+				Means:   "the Cluster is on its way, and the message has the step; or it waits for its turn, as one at a time is brought back",
 				Next:    "wait",
 			},
 			{

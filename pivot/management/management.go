@@ -55,6 +55,8 @@ const (
 	retryPause = 30 * time.Second
 	// pieceMost bounds one reconcile. What is left is done by the next one.
 	pieceMost = 2 * time.Minute
+	// turnMost is for how long a Child that is under way waits for its turn before it says so.
+	turnMost = 30 * time.Second
 	// askTimeout bounds the questions of what this agent may do.
 	askTimeout = 15 * time.Second
 	// concurrent is how many Children are moved at the same time.
@@ -82,9 +84,9 @@ type Reconciler struct {
 	mu sync.Mutex
 	// running are the pivots of this process, which know since when a source rests.
 	running map[types.NamespacedName]*running
-	// returns is held by the one piece that brings a Cluster back: it has in memory what the child has,
-	// up to a bound that is no bound for several.
-	returns sync.Mutex
+	// returns are for pieces that bring a Cluster back: one has in memory what the child has, up to a
+	// bound that is no bound for several.
+	returns turns
 }
 
 // running is a pivot that this process drives in pieces.
@@ -327,22 +329,29 @@ func clusterOf(child *v1alpha1.Child) types.NamespacedName {
 
 // run does a piece of a pivot.
 func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision, f Facts) (ctrl.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, pieceMost)
+	piece, cancel := context.WithTimeout(ctx, pieceMost) // what became of it is told after that as well
 	defer cancel()
-	key := client.ObjectKeyFromObject(child)
-	if d.To == v1alpha1.ManagementParent {
-		if !r.returns.TryLock() {
-			return ctrl.Result{RequeueAfter: runPause}, nil // pieces are short: what is told stays as it is
+	key, back := client.ObjectKeyFromObject(child), d.To == v1alpha1.ManagementParent
+	if back {
+		if waits, since := r.returns.waits(key, r.Now()); waits {
+			return ctrl.Result{RequeueAfter: runPause}, r.tellTurn(ctx, child, d, since)
 		}
-		defer r.returns.Unlock()
 	}
-	is, err := r.pivotOf(ctx, child, d.To)
+	is, err := r.pivotOf(piece, child, d.To)
 	if err != nil {
 		d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
 		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 	}
+	again := false
+	if back {
+		ok, since := r.returns.begin(key, r.Now())
+		if !ok {
+			return ctrl.Result{RequeueAfter: runPause}, r.tellTurn(ctx, child, d, since)
+		}
+		defer func() { r.returns.end(r.Now(), again) }()
+	}
 	is.waits, is.pivot.UnderWay = "", d.UnderWay
-	j, err := is.pivot.Run(ctx)
+	j, err := is.pivot.Run(piece)
 	var blocked *pivot.BlockedError
 	switch {
 	case errors.Is(err, pivot.ErrIdle):
@@ -368,6 +377,7 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision,
 		}
 		return ctrl.Result{RequeueAfter: retryPause}, nil // turned back by a person
 	case errors.Is(err, errPiece):
+		again = true
 		d.Message = fmt.Sprintf("pivot %s to %s is at step %s and waits for %s", j.ID, d.To, j.Step, is.waits)
 		return ctrl.Result{RequeueAfter: runPause}, r.tell(ctx, child, d)
 	case errors.As(err, &blocked):
@@ -377,6 +387,19 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision,
 	}
 	r.forgetIdle(key, j)
 	return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
+}
+
+// tellTurn says that a Cluster waits until others are brought back, if the condition does not say that it
+// is under way, or that has been the wait for a while.
+func (r *Reconciler) tellTurn(ctx context.Context, child *v1alpha1.Child, d Decision, since time.Time) error {
+	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
+	if told != nil && told.Status == d.Status && told.Reason == d.Reason && r.Now().Sub(since) < turnMost {
+		return nil
+	}
+	if d.Reason == v1alpha1.ReasonPivotRunning {
+		d.Message = "the Cluster waits for its turn: one at a time is brought back"
+	}
+	return r.tell(ctx, child, d)
 }
 
 // forgetIdle forgets a pivot that has not begun, or was turned back: what is declared by then
@@ -393,7 +416,8 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	delete(r.running, key)
 }
 
-// pivotOf is the pivot of a Child to one of both sides.
+// pivotOf is the pivot of a Child to one of both sides. A child that is to give its Cluster back was asked
+// who it is: one that does not answer keeps nobody else waiting for a turn.
 func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1alpha1.Management) (*running, error) {
 	key, name := client.ObjectKeyFromObject(child), clusterOf(child)
 	secret := &corev1.Secret{}
@@ -406,6 +430,9 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	r.mu.Unlock()
 	version := string(secret.UID) + secret.ResourceVersion
 	if is != nil && is.to == to && is.kubeconfig == version {
+		if to == v1alpha1.ManagementParent {
+			return is, identify(ctx, is.pivot.Source, pivot.Source, child)
+		}
 		return is, nil
 	}
 	config, err := r.Allowed.Kubeconfig(secret.Data[clusterapi.KubeconfigKey])
@@ -435,12 +462,8 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	if to == v1alpha1.ManagementParent {
 		is.pivot.Source, is.pivot.Target, is.pivot.Keep, role = there, r.Side, false, pivot.Source
 	}
-	tier, err := pivot.Identify(ctx, there, role)
-	if err != nil {
+	if err := identify(ctx, there, role, child); err != nil {
 		return nil, err
-	}
-	if id := child.Status.Identity; id == nil || tier.UID != id.KubeSystemUID {
-		return nil, errors.New("cannot move the Cluster: the kubeconfig leads to another cluster than the one that is recorded")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -449,6 +472,18 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	}
 	r.running[key] = is
 	return is, nil
+}
+
+// identify fails unless the child, as one side of a pivot, is the recorded cluster.
+func identify(ctx context.Context, there pivot.Side, role pivot.Role, child *v1alpha1.Child) error {
+	tier, err := pivot.Identify(ctx, there, role)
+	if err != nil {
+		return err
+	}
+	if id := child.Status.Identity; id == nil || tier.UID != id.KubeSystemUID {
+		return errors.New("cannot move the Cluster: the kubeconfig leads to another cluster than the one that is recorded")
+	}
+	return nil
 }
 
 // isReturning reports whether this tier began to take the management of a Cluster back. Versions

@@ -58,7 +58,7 @@ func TestBeforeAnythingBegins(t *testing.T) {
 			},
 		}, v1alpha1.ReasonPivotFailed, "newer version"},
 		"Lapsed": {"nobody renews a kubeconfig while its Cluster is paused", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, []client.Object{
-			kubeconfigOf(refuses),
+			kubeconfigOf(refuses, "master"),
 		}, v1alpha1.ReasonPivotFailed, "Secret fleet/master-kubeconfig, or use cascade pivot"},
 		"Allowed": {"the kubeconfig is what is missing then", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, nil, v1alpha1.ReasonPivotFailed, "cannot read the kubeconfig"},
 	} {
@@ -130,12 +130,10 @@ func TestMovingTo(t *testing.T) {
 		reason   string
 		is, want v1alpha1.Management
 		says     string
-		busy     bool
 	}{
-		"There":   {"it came there, and the status was not written", self, "", v1alpha1.ReasonManagedElsewhere, false},
-		"Earlier": {"an earlier version, which did not say where to, began to bring it back", "", parent, v1alpha1.ReasonPivotFailed, false},
-		"Back":    {"it was on its way back", parent, parent, v1alpha1.ReasonPivotFailed, false},
-		"Busy":    {"what another child has is in memory, and it waits for that", parent, parent, v1alpha1.ReasonPivotRunning, true},
+		"There":   {"it came there, and the status was not written", self, "", v1alpha1.ReasonManagedElsewhere},
+		"Earlier": {"an earlier version, which did not say where to, began to bring it back", "", parent, v1alpha1.ReasonPivotFailed},
+		"Back":    {"it was on its way back", parent, parent, v1alpha1.ReasonPivotFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := runtime.NewScheme()
@@ -167,9 +165,6 @@ func TestMovingTo(t *testing.T) {
 			r := &Reconciler{
 				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
 				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return true, nil },
-			}
-			if tt.busy {
-				r.returns.Lock()
 			}
 			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil {
 				t.Fatal(err)
@@ -225,32 +220,35 @@ func TestTurnedBack(t *testing.T) {
 	}
 }
 
-// kubeconfigOf is the Secret with which this tier reaches a child.
-func kubeconfigOf(api *httptest.Server) *corev1.Secret {
+// kubeconfigOf is the Secret with which this tier reaches a child of a name.
+func kubeconfigOf(api *httptest.Server, name string) *corev1.Secret {
 	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}))
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master-kubeconfig"}, Data: map[string][]byte{"value": fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config",
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name + "-kubeconfig"}, Data: map[string][]byte{"value": fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config",
 "clusters": [{"name": "x", "cluster": {"server": %q, "certificate-authority-data": %q}}], "users": [{"name": "x", "user": {"token": "t"}}],
 "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "current-context": "x"}`, api.URL, ca)}}
+}
+
+// lost is the API server of a child that has no journal.
+func lost(w http.ResponseWriter, req *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	answers := map[string]string{
+		"/api":                           `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/apis":                          `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
+		"/api/v1":                        `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [{"name": "namespaces", "kind": "Namespace"}, {"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`,
+		"/api/v1/namespaces/kube-system": `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system", "uid": "there"}}`,
+	}
+	answer, ok := answers[req.URL.Path]
+	if !ok {
+		w.WriteHeader(http.StatusNotFound)
+		answer = `{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}`
+	}
+	_, _ = w.Write([]byte(answer))
 }
 
 // TestJournalLost: the child lost its journal of a pivot back that nobody declares any more, as with
 // its agent's namespace. Nobody can go on with it, and a person has to know.
 func TestJournalLost(t *testing.T) {
-	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		answers := map[string]string{
-			"/api":                           `{"kind": "APIVersions", "versions": ["v1"]}`,
-			"/apis":                          `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
-			"/api/v1":                        `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [{"name": "namespaces", "kind": "Namespace"}, {"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`,
-			"/api/v1/namespaces/kube-system": `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system", "uid": "there"}}`,
-		}
-		answer, ok := answers[req.URL.Path]
-		if !ok {
-			w.WriteHeader(http.StatusNotFound)
-			answer = `{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}`
-		}
-		_, _ = w.Write([]byte(answer))
-	}))
+	api := httptest.NewTLSServer(http.HandlerFunc(lost))
 	t.Cleanup(api.Close)
 	for name, tt := range map[string]struct {
 		reason, step, says string
@@ -277,7 +275,7 @@ func TestJournalLost(t *testing.T) {
 				Data:       map[string]string{"journal.json": fmt.Sprintf(`{"format":1,"id":"x-1","step":%q,"from":{"uid":"there"},"clusters":[{"namespace":"fleet","name":"master"}]}`, tt.step)},
 			}
 			here := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "here"}}
-			c := fake.NewClientBuilder().WithScheme(s).WithObjects(child, journal, here, kubeconfigOf(api)).WithStatusSubresource(child).Build()
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(child, journal, here, kubeconfigOf(api, "master")).WithStatusSubresource(child).Build()
 			key := client.ObjectKeyFromObject(child)
 			r := &Reconciler{
 				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
@@ -296,6 +294,78 @@ func TestJournalLost(t *testing.T) {
 				if said == nil || said.Status != metav1.ConditionFalse || said.Reason != tt.says || !strings.Contains(said.Message, "x-1") {
 					t.Errorf("%s: it says %+v", tt.reason, said)
 				}
+			}
+		})
+	}
+}
+
+// TestOneReturns: of the Clusters on their way back, one at a time has what its child has in memory. A
+// child that does not answer keeps no other one waiting, and who waits for one that does says so.
+func TestOneReturns(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		// hangs is what the other child does not answer.
+		hangs       string
+		says, words string
+	}{
+		"Dead": {"a dead cluster costs the others nothing", "/api/v1/namespaces/kube-system", v1alpha1.ReasonPivotBlocked, "x-1"},
+		"Slow": {"it is not as declared, which the condition said before", "/api/v1/namespaces/cascade-system/configmaps/", v1alpha1.ReasonPivotRunning, "waits for its turn"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hung, answers := make(chan struct{}, 10), make(chan struct{})
+			slow := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				if strings.HasPrefix(req.URL.Path, tt.hangs) {
+					hung <- struct{}{}
+					<-answers
+				}
+				lost(w, req)
+			}))
+			t.Cleanup(slow.Close)
+			quick := httptest.NewTLSServer(http.HandlerFunc(lost))
+			t.Cleanup(quick.Close)
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "here"}}, kubeconfigOf(slow, "slow"), kubeconfigOf(quick, "quick")}
+			for _, name := range []string{"slow", "quick"} {
+				objects = append(objects, &v1alpha1.Child{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: name}},
+					Status: v1alpha1.ChildStatus{
+						Identity:   &v1alpha1.ChildIdentity{KubeSystemUID: "there"},
+						Conditions: []metav1.Condition{{Type: v1alpha1.ManagementCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere}},
+					},
+				}, &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.target." + name, Labels: map[string]string{v1alpha1.PivotLabel: "target"}},
+					Data:       map[string]string{"journal.json": fmt.Sprintf(`{"format":1,"id":"x-1","step":"copy","from":{"uid":"there"},"clusters":[{"namespace":"fleet","name":%q}]}`, name)},
+				})
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(&v1alpha1.Child{}).Build()
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return true, nil },
+			}
+			ended := make(chan error)
+			go func() {
+				_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "fleet", Name: "slow"}})
+				ended <- err
+			}()
+			<-hung
+			key := types.NamespacedName{Namespace: "fleet", Name: "quick"}
+			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+			close(answers)
+			if err := errors.Join(err, <-ended); err != nil {
+				t.Fatal(err)
+			}
+			is := &v1alpha1.Child{}
+			if err := c.Get(t.Context(), key, is); err != nil {
+				t.Fatal(err)
+			}
+			said := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition)
+			if said == nil || said.Status != metav1.ConditionFalse || said.Reason != tt.says || !strings.Contains(said.Message, tt.words) {
+				t.Errorf("%s: it says %+v", tt.reason, said)
 			}
 		})
 	}
