@@ -255,7 +255,16 @@ func TestGitRepositoryLife(t *testing.T) {
 		t.Errorf("artifact %+v", got)
 	}
 	b.declare("fleet", "url: "+b.server.HTTPURL("fleet")+"\nsuspend: true\nref: {branch: gone}\n")
-	b.want("fleet", "suspended: nothing is touched", good)
+	obj = b.get("fleet")
+	obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "suspended"}
+	if err := b.Client.Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	b.want("fleet", "suspended: nothing is fetched, and who waits for this generation or asked has an answer", good)
+	if obj := b.get("fleet"); obj.Status.ObservedGeneration != obj.Generation || obj.Status.LastHandledReconcileAt != "suspended" {
+		t.Errorf("generation %d, observed %d, handled %q", obj.Generation, obj.Status.ObservedGeneration, obj.Status.LastHandledReconcileAt)
+	}
+	b.want("fleet", "suspended, and that was said", good)
 	if b.patches+b.statuses != 0 {
 		t.Errorf("%d patches of a suspended object", b.patches+b.statuses)
 	}

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -33,7 +34,8 @@ const (
 
 // dated is what is known of the older revisions of a source.
 type dated struct {
-	// generation of the object that they were fetched by. Another one may have other rules.
+	// generation of the object that they were fetched by, or unspecified. Another one may have
+	// other rules.
 	generation int64
 	// failures in a row.
 	failures int
@@ -73,7 +75,7 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 	if len(all) == 0 {
 		return 0
 	}
-	obj, generation := made(kind, obj)
+	obj, generation := made(kind, obj, known.generation)
 	if known.generation != generation && known.generation != 0 {
 		missing = all
 	}
@@ -111,14 +113,17 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 	return s.Jitter(min(olderPause<<min(known.failures-1, 10), olderPauseMost))
 }
 
+// unspecified stands for the generation by which a suspended source was made: that is not known.
+const unspecified = -1
+
 // made is an object as its older revisions are fetched, and the generation of that: a suspended
-// one as its newest revision was made, as what its spec says by now is of no effect.
-func made[T sourceObject](kind sourceKind[T], obj T) (T, int64) {
+// one as its newest revision was made, as what its spec says by now is of no effect. It remains
+// what known says of those that were fetched before, if they were.
+func made[T sourceObject](kind sourceKind[T], obj T, known int64) (T, int64) {
 	if fields := kind.describe(obj); !fields.suspend || *fields.artifact == nil {
 		return obj, obj.GetGeneration()
 	}
-	obj = asMade(kind, obj)
-	return obj, *kind.describe(obj).observed
+	return asMade(kind, obj), cmp.Or(known, unspecified)
 }
 
 // again is a result with which the source is looked at again after a time at most, unless

@@ -256,7 +256,13 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	}
 	fields := kind.describe(obj)
 	if fields.suspend {
-		result, err := soon(restore(ctx, s, kind, key, obj))
+		before = obj.DeepCopyObject().(T)
+		observeSuspended(obj, fields)
+		err := restore(ctx, s, kind, key, obj)
+		if !equality.Semantic.DeepEqual(before, obj) {
+			err = errors.Join(err, status.Patch(ctx, s.Client, before, obj, status.SourceManager))
+		}
+		result, err := soon(err)
 		return again(older(ctx, s, kind, key, obj, true), result), err
 	}
 	start := s.Now()
@@ -280,6 +286,16 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	return again(older(ctx, s, kind, key, obj, true), result), err
 }
 
+// observeSuspended answers who asked for a suspended source, and has one that is ready say so of
+// its present generation, as Flux does: who refers to it, or waits for it, must not take the
+// suspension for work that is left.
+func observeSuspended(obj sourceObject, fields sourceFields) {
+	*fields.handled = obj.GetAnnotations()[meta.ReconcileRequestAnnotation]
+	if apimeta.IsStatusConditionTrue(obj.GetConditions(), meta.ReadyCondition) {
+		*fields.observed = obj.GetGeneration()
+	}
+}
+
 // restore fetches what a suspended source had before this process began. Those who
 // refer to it could not go on otherwise: neither a change of their spec nor drift would
 // be applied. What the source has now, if that is something else, is not used. The status
@@ -293,32 +309,27 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 	if s.Snapshots.Get(key) == nil && !s.recall(ctx, key, obj) {
 		err = fetchAgain(ctx, s, kind, key, obj, artifact)
 	}
-	if errors.Is(err, find.ErrFetchedAgain) {
-		return err
+	if !errors.Is(err, find.ErrFetchedAgain) {
+		s.tellRestored(ctx, obj, err)
 	}
-	return errors.Join(err, s.tellRestored(ctx, obj, err))
+	return err
 }
 
 // tellRestored has a suspended source tell, by a condition, that what it had cannot be fetched
 // again: who refers to it stands still until then. It stays ready. One that is not tells of
 // a failure already.
-func (s *Sources) tellRestored(ctx context.Context, obj sourceObject, failed error) error {
+func (s *Sources) tellRestored(ctx context.Context, obj sourceObject, failed error) {
 	if !apimeta.IsStatusConditionTrue(obj.GetConditions(), meta.ReadyCondition) {
-		return nil
+		return
 	}
-	before := obj.DeepCopyObject().(sourceObject)
 	if failed == nil {
 		status.RemoveCondition(obj, sourcev1.FetchFailedCondition)
-	} else {
-		status.SetCondition(obj, sourcev1.FetchFailedCondition, metav1.ConditionTrue, ReasonRevisionNotFetched, "%s", failed)
+		return
 	}
-	if equality.Semantic.DeepEqual(before, obj) {
-		return nil
-	}
-	if failed != nil && !apimeta.IsStatusConditionTrue(before.GetConditions(), sourcev1.FetchFailedCondition) {
+	if !apimeta.IsStatusConditionTrue(obj.GetConditions(), sourcev1.FetchFailedCondition) {
 		s.event(ctx, obj, corev1.EventTypeWarning, ReasonRevisionNotFetched, "%s", failed)
 	}
-	return status.Patch(ctx, s.Client, before, obj, status.SourceManager)
+	status.SetCondition(obj, sourcev1.FetchFailedCondition, metav1.ConditionTrue, ReasonRevisionNotFetched, "%s", failed)
 }
 
 // soon has a source looked at again that waits for another one, which is no failure.

@@ -60,7 +60,8 @@ func (r *Reconciler) find(ctx context.Context, run *run) *refusal {
 		run.snapshot, run.from = snapshot, from
 		return nil
 	case errors.Is(err, find.ErrFetchedAgain):
-		// What was ready stays so until then.
+		// What was ready stays so until then. Who asks is answered when something was looked at.
+		run.outstanding = true
 		why := find.Failing(from)
 		if why == nil {
 			by, err := r.Sources.Generator(ctx, from)

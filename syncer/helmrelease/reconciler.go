@@ -7,6 +7,7 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -141,6 +142,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if obj.Spec.Suspend {
 		obj.Status.LastHandledReconcileAt = requested
+		// Who depends on it, or waits for it, must not take the suspension for
+		// work that is left.
+		if apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
+			obj.Status.ObservedGeneration = obj.Generation
+		}
 		return ctrl.Result{}, run.Write(ctx)
 	}
 	was := trace.WasHelmRelease(obj)

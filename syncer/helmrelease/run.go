@@ -47,7 +47,8 @@ type run struct {
 	firstSync firstsync.Keeper
 	// outcome is what apply or uninstall held back; nil before that.
 	outcome *release.Outcome
-	// outstanding: Sync has not come to what the request to reconcile asks for: set by apply.
+	// outstanding: what the request to reconcile asks for was not come to: set by find, if there
+	// is nothing to look at yet, and by apply.
 	outstanding bool
 }
 

@@ -221,6 +221,61 @@ func TestFindStep(t *testing.T) {
 	}
 }
 
+// TestRequestWaits: who asks while a new process has the source fetched again is answered when
+// the release was looked at.
+func TestRequestWaits(t *testing.T) {
+	s := take(t, shop(func(h *helmv2.HelmRelease) {
+		h.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		h.Status.LastHandledReconcileAt = "before"
+	}), image(true))
+	handled := func() string {
+		_, _ = s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.run.Obj)}) // the chart cannot be read
+		obj := &helmv2.HelmRelease{}
+		if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.run.Obj), obj); err != nil {
+			t.Fatal(err)
+		}
+		return obj.Status.LastHandledReconcileAt
+	}
+	if got := handled(); got != "before" {
+		t.Errorf("nothing was fetched, and the request %q is handled", got)
+	}
+	s.Sources.Snapshots.Put(chartKey(s.run.Obj), &source.Snapshot{Revision: "1.0.0"})
+	if got := handled(); got != "now" {
+		t.Errorf("the release was looked at, and handled is %q", got)
+	}
+}
+
+// TestSuspended: a release that is ready is so at the generation that suspends it, or who
+// depends on it would wait until it is resumed.
+func TestSuspended(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		ready  metav1.ConditionStatus
+		want   int64
+	}{
+		"Ready":   {"nothing is left to do", metav1.ConditionTrue, 2},
+		"Failing": {"it is not as declared", metav1.ConditionFalse, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(h *helmv2.HelmRelease) {
+				h.Spec.Suspend, h.Generation, h.Status.ObservedGeneration = true, 2, 1
+				h.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+				h.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: tc.ready, Reason: "x", ObservedGeneration: 1}}
+			}))
+			if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.run.Obj)}); err != nil {
+				t.Fatal(err)
+			}
+			obj := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.run.Obj), obj); err != nil {
+				t.Fatal(err)
+			}
+			if obj.Status.ObservedGeneration != tc.want || obj.Status.LastHandledReconcileAt != "now" {
+				t.Errorf("%s: observed %d, want %d; handled %q", tc.reason, obj.Status.ObservedGeneration, tc.want, obj.Status.LastHandledReconcileAt)
+			}
+		})
+	}
+}
+
 // TestTemplateStep: a HelmChart is brought up to date, and what it has besides what is
 // declared, as after a restore, or by a webhook, keeps nobody waiting.
 func TestTemplateStep(t *testing.T) {

@@ -51,6 +51,7 @@ func (r *Reconciler) find(ctx context.Context, run *run) *end {
 	case err == nil:
 		return nil
 	case errors.Is(err, find.ErrFetchedAgain):
+		run.unanswered = true
 		return wait
 	case errors.Is(err, find.ErrNoArtifact):
 		status.MarkFailing(obj, meta.ArtifactFailedReason, status.FluxMessage(fmt.Sprintf("Source artifact not found, retrying in %s", r.Rules.RequeueDependency)))

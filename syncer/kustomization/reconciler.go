@@ -188,7 +188,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	result, err := r.reconcile(ctx, run)
 	// What made this one urgent is done; the next look is an ordinary one.
 	result.Priority = new(0)
-	obj.Status.LastHandledReconcileAt = requested
+	if !run.unanswered {
+		obj.Status.LastHandledReconcileAt = requested
+	}
 	r.keepRights(run)
 	if werr := errors.Join(run.WriteHeld(ctx, run.held), run.Write(ctx)); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)

@@ -36,6 +36,8 @@ type run struct {
 	start time.Time
 	// requested: a person asked for this reconcile.
 	requested bool
+	// unanswered: nothing was looked at, and who asked is answered when something was: set by find.
+	unanswered bool
 
 	// held is what a person has to decide about, as far as it was on record when
 	// the reconcile began; apply, aim and finalize bring it up to date.

@@ -32,6 +32,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -240,6 +241,37 @@ func TestFindStep(t *testing.T) {
 				t.Errorf("%s: the snapshot is %v", tc.reason, s.snapshot)
 			}
 		})
+	}
+}
+
+// TestRequestWaits: who asks while a new process has the source fetched again is answered when
+// something was looked at.
+func TestRequestWaits(t *testing.T) {
+	s := take(t, shop(func(k *kustomizev1.Kustomization) {
+		k.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		k.Status.LastHandledReconcileAt = "before"
+	}), git(true))
+	for _, tc := range []struct {
+		reason   string
+		snapshot *source.Snapshot
+		want     string
+	}{
+		{"nothing was fetched", nil, "before"},
+		{"something was, and cannot be built", &source.Snapshot{Revision: revision}, "now"},
+	} {
+		if tc.snapshot != nil {
+			s.Sources.Snapshots.Put(sourceKey(s.Obj), tc.snapshot)
+		}
+		if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)}); err != nil {
+			t.Fatal(err)
+		}
+		obj := &kustomizev1.Kustomization{}
+		if err := s.Client.Get(t.Context(), client.ObjectKeyFromObject(s.Obj), obj); err != nil {
+			t.Fatal(err)
+		}
+		if got := obj.Status.LastHandledReconcileAt; got != tc.want {
+			t.Errorf("%s: handled is %q, want %q", tc.reason, got, tc.want)
+		}
 	}
 }
 
