@@ -48,7 +48,8 @@ const (
 	// Held: it carries a cluster or data and its deletion is not confirmed, or it
 	// could not be read.
 	Held
-	// WithCluster: a template of a Cluster that exists. It goes with it, later.
+	// WithCluster: a Cluster that exists has been made after it, or needs it to be taken
+	// down. It goes with it, later.
 	WithCluster
 	// Awaited: another owner declares it and has not applied it yet.
 	Awaited
@@ -103,12 +104,23 @@ func Judge(d Candidate) Verdict {
 		return Awaited
 	case live.OfCluster != "" && clusterapi.IsTemplate(e.Kind) && (d.OwnCluster || !live.Confirmed):
 		return WithCluster
+	case live.OfCluster != "" && live.Confirmed && neededToTheEnd(e, live):
+		return WithCluster
 	case live.Confirmed:
 		return Deletable
 	case carriesOthers, !d.Hook && inventory.ProtectedKind(e.Group, e.Kind):
 		return Held
 	}
 	return Deletable
+}
+
+// neededToTheEnd reports whether Cluster API needs a part of a Cluster to take that down: its
+// infrastructure, control plane, class and certificates, the identity that it uses and the
+// keys of that. Machines and what they are made after may go before.
+func neededToTheEnd(e inventory.Entry, live inventory.Live) bool {
+	kind := strings.TrimSuffix(e.Kind, "Template") // of a class
+	return live.ClusterSecret || live.Credential != "" ||
+		clusterapi.IsGroup(e.Group) && (clusterapi.IsIdentity(kind) || clusterapi.IsClass(kind) || clusterapi.MayNameIdentity(kind))
 }
 
 // finder is how a guard finds out about objects.

@@ -25,6 +25,8 @@ func TestJudge(t *testing.T) {
 	}
 	confirmed := with(func(l *inventory.Live) { l.Confirmed = true })
 	ofCluster := with(func(l *inventory.Live) { l.OfCluster = "prod" })
+	inUse := with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true })
+	identity := entry("infrastructure.cluster.x-k8s.io", "AWSClusterStaticIdentity")
 	for name, tc := range map[string]struct {
 		reason    string
 		candidate Candidate
@@ -53,14 +55,23 @@ func TestJudge(t *testing.T) {
 		"NamespaceOther":  {"nobody looked into it", Candidate{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
 		"NamespaceExempt": {"nor into one that asks to be left alone", Candidate{Entry: namespace, Live: with(func(l *inventory.Live) { l.Exempt = true }), Ours: true},
 			Held},
-		"OldTemplate":   {"each change of a template leaves one behind: no reason to ask anybody", Candidate{Entry: template, Live: ofCluster, Ours: true, OwnCluster: true}, WithCluster},
-		"OldTemplateOk": {"the Cluster needs it as long as it is there, whatever anybody confirmed", Candidate{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, WithCluster},
-		"PoolTemplate":  {"a release of one pool has to be able to go", Candidate{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true}, Deletable},
-		"LastTemplate":  {"without its Cluster it asks like all of them", Candidate{Entry: template, Live: present, Ours: true}, Held},
-		"Machines":      {"machines that run are no leftover", Candidate{Entry: machines, Live: ofCluster, Ours: true, OwnCluster: true}, Held},
-		"MachinesOk":    {"a person wants them gone", Candidate{Entry: machines, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, Deletable},
-		"Hook":          {"the chart itself declares it as passing", Candidate{Entry: claim, Live: present, Ours: true, Hook: true}, Deletable},
-		"HookTurned":    {"the chart declares it as passing now; it was made to stay", Candidate{Entry: claim, Live: present, Ours: true}, Held},
+		"OldTemplate":       {"each change of a template leaves one behind: no reason to ask anybody", Candidate{Entry: template, Live: ofCluster, Ours: true, OwnCluster: true}, WithCluster},
+		"OldTemplateOk":     {"the Cluster needs it as long as it is there, whatever anybody confirmed", Candidate{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, WithCluster},
+		"PoolTemplate":      {"a release of one pool has to be able to go", Candidate{Entry: template, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true}, Deletable},
+		"LastTemplate":      {"without its Cluster it asks like all of them", Candidate{Entry: template, Live: present, Ours: true}, Held},
+		"Machines":          {"machines that run are no leftover", Candidate{Entry: machines, Live: ofCluster, Ours: true, OwnCluster: true}, Held},
+		"MachinesOk":        {"a person wants them gone", Candidate{Entry: machines, Live: with(func(l *inventory.Live) { l.OfCluster, l.Confirmed = "prod", true }), Ours: true, OwnCluster: true}, Deletable},
+		"IdentityInUse":     {"a Cluster could neither be repaired nor be taken down", Candidate{Entry: identity, Live: inUse, Ours: true}, WithCluster},
+		"IdentityOwn":       {"nor one of the same release, which may stay in it", Candidate{Entry: identity, Live: inUse, Ours: true, OwnCluster: true}, WithCluster},
+		"IdentityHeld":      {"who did not confirm it is asked", Candidate{Entry: identity, Live: ofCluster, Ours: true}, Held},
+		"IdentityFree":      {"nothing uses it any more", Candidate{Entry: identity, Live: confirmed, Ours: true}, Deletable},
+		"KeysInUse":         {"an identity is nothing without its keys", Candidate{Entry: secret, Live: with(func(l *inventory.Live) { l.OfCluster, l.Credential, l.Confirmed = "prod", "x", true }), Ours: true}, WithCluster},
+		"CertificatesInUse": {"nor a cluster without its certificates", Candidate{Entry: secret, Live: with(func(l *inventory.Live) { l.OfCluster, l.ClusterSecret, l.Confirmed = "prod", true, true }), Ours: true}, WithCluster},
+		"ClassInUse":        {"a Cluster is built by it", Candidate{Entry: entry(clusterapi.Group, clusterapi.ClusterClass), Live: inUse, Ours: true}, WithCluster},
+		"ControlPlaneInUse": {"a Cluster is at its other end", Candidate{Entry: entry(clusterapi.ControlPlaneGroup, "KubeadmControlPlane"), Live: inUse, Ours: true}, WithCluster},
+		"ClassTemplate":     {"and a class has it", Candidate{Entry: entry("infrastructure.cluster.x-k8s.io", "AWSClusterTemplate"), Live: inUse, Ours: true}, WithCluster},
+		"Hook":              {"the chart itself declares it as passing", Candidate{Entry: claim, Live: present, Ours: true, Hook: true}, Deletable},
+		"HookTurned":        {"the chart declares it as passing now; it was made to stay", Candidate{Entry: claim, Live: present, Ours: true}, Held},
 		"HookNamespace": {"all that is in it would go before each upgrade", Candidate{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true},
 			Held},
 		"HookNamespaceOther": {"nobody looked into it", Candidate{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true, Hook: true}, Held},
