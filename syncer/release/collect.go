@@ -6,6 +6,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -21,22 +22,17 @@ func (n *run) collect(ctx context.Context) (held string, handOver *v1alpha1.Hand
 	s := n.guard.judgeAll(ctx, n.found.leftovers)
 	handOver = n.guard.handOver(s, n.req.HandOver, n.Now())
 	n.handsOver(s, handOver)
-	kept := s.kept()
-	var problems []error
-	for _, e := range s.deletable {
-		if err := n.guard.delete(ctx, e); err != nil {
-			problems = append(problems, err)
-			kept = append(kept, e)
-		}
-	}
+	begun, problems := n.guard.deleteAll(ctx, s, s.deletable, metav1.DeletePropagationBackground)
+	// What could not be deleted is still deletable.
+	kept := inventory.Union(s.kept(), inventory.Difference(s.going(), begun))
 	gone := inventory.Difference(n.found.leftovers, kept)
 	n.obj.Status.Inventory = refsOf(without(entriesOf(n.obj.Status.Inventory), gone))
 	n.found.leftovers = inventory.Union(nil, kept)
 	n.mu.Lock()
 	n.known[n.obj.UID] = n.found
 	n.mu.Unlock()
-	if len(s.deletable) > len(problems) {
-		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(inventory.Difference(s.deletable, kept)))
+	if len(begun) > 0 {
+		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(begun))
 	}
 	return s.message(), handOver, errors.Join(problems...)
 }

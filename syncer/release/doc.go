@@ -15,7 +15,8 @@
 //     confirmed it on the object: not by an upgrade that no longer has it, not by
 //     an uninstall, not by a remediation. Applying goes on; the object stays in
 //     status.inventory until it may go;
-//   - nothing that belongs to another release is deleted;
+//   - nothing that belongs to another release is deleted, and each object only as it was
+//     judged: what Helm has deleted, the guard deletes;
 //   - a chart is data: rendering it is bounded in time, in steps and in output,
 //     reaches no network and no files, and ends as an error of this one release;
 //   - Helm's storage is Helm's own: Secrets that the helm CLI reads and writes.

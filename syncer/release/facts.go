@@ -89,7 +89,7 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	s := n.guard.judgeAll(ctx, goingOf(objects))
-	carries := slices.ContainsFunc(s.deletable, func(e inventory.Entry) bool { return inventory.ProtectedKind(e.Group, e.Kind) })
+	carries := slices.ContainsFunc(s.deletable, func(d Candidate) bool { return inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) })
 	return carries || len(s.kept()) > 0, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -206,7 +207,9 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 
 // verdicts sorts objects that are to be deleted by what may happen to them.
 type verdicts struct {
-	deletable, foreign, held, withCluster, awaited []inventory.Entry
+	// deletable are as they were when that was judged.
+	deletable                                 []Candidate
+	gone, foreign, held, withCluster, awaited []inventory.Entry
 	// candidates are those of awaited, in their order.
 	candidates []Candidate
 	// unknown is why one of held is, if that is because it could not be read.
@@ -217,7 +220,7 @@ func (s *verdicts) add(d Candidate) Verdict {
 	v := Judge(d)
 	switch v {
 	case Deletable:
-		s.deletable = append(s.deletable, d.Entry)
+		s.deletable = append(s.deletable, d)
 	case Foreign:
 		s.foreign = append(s.foreign, d.Entry)
 	case Held:
@@ -231,8 +234,18 @@ func (s *verdicts) add(d Candidate) Verdict {
 		s.awaited = append(s.awaited, d.Entry)
 		s.candidates = append(s.candidates, d)
 	case Gone:
+		s.gone = append(s.gone, d.Entry)
 	}
 	return v
+}
+
+// going are the deletable objects.
+func (s *verdicts) going() []inventory.Entry {
+	entries := make([]inventory.Entry, 0, len(s.deletable))
+	for _, d := range s.deletable {
+		entries = append(entries, d.Entry)
+	}
+	return entries
 }
 
 // kept are what stays in the inventory.
@@ -312,43 +325,62 @@ func (g *guard) confirm(ctx context.Context, e inventory.Entry) error {
 	return nil
 }
 
-// delete deletes an object that was judged deletable, if it is still the same
-// object.
-func (g *guard) delete(ctx context.Context, e inventory.Entry) error {
-	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(e.GroupVersionKind())
-	if err := g.cluster.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, o); err != nil {
-		return client.IgnoreNotFound(err)
+// deleteAll deletes objects of s that were judged deletable, one after the other. Those of
+// which the delete has begun are returned. What may not be deleted any more is sorted anew.
+func (g *guard) deleteAll(ctx context.Context, s *verdicts, which []Candidate, policy metav1.DeletionPropagation) (begun []inventory.Entry, errs []error) {
+	for _, d := range which {
+		after, err := g.delete(ctx, d, policy)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("cannot delete %s: %w", d.Entry, err))
+		case Judge(after) == Deletable:
+			begun = append(begun, d.Entry)
+		default:
+			s.deletable = slices.DeleteFunc(slices.Clone(s.deletable), func(c Candidate) bool { return c.Entry == d.Entry })
+			s.add(after)
+		}
 	}
-	if err := g.cluster.MayDelete(); err != nil {
-		return fmt.Errorf("cannot delete %s: %w", e, err)
-	}
-	// The answer may be the object, if something holds it: any kind is understood
-	// as unstructured only.
-	err := g.cluster.Delete(ctx, e.Object(), client.PropagationPolicy(metav1.DeletePropagationBackground),
-		client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
-	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("cannot delete %s: %w", e, err)
-	}
-	return nil
+	return begun, errs
 }
 
-// sift takes out of a list of Helm's what may not be deleted, and what the chart
-// itself says is to be left behind.
-func (g *guard) sift(ctx context.Context, list kube.ResourceList) (kube.ResourceList, *verdicts) {
-	s := &verdicts{}
-	var may kube.ResourceList
-	for _, info := range list {
-		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; isKeep(policy) {
-			continue
+// delete deletes an object as it was when it was judged. One that has changed since, and is
+// still the same object, is judged again. It returns what was judged last: the object is
+// deleted if that is deletable.
+func (g *guard) delete(ctx context.Context, d Candidate, policy metav1.DeletionPropagation) (Candidate, error) {
+	uid := d.Live.UID
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if d.Live.UID != uid {
+			return errors.New("it was created again meanwhile")
 		}
-		switch s.add(g.look(ctx, entryOf(info), isHook(info))) {
-		case Deletable, Gone:
-			may = append(may, info)
-		case Held, WithCluster, Foreign, Awaited:
+		if Judge(d) != Deletable || d.Live.Deleting {
+			return nil
+		}
+		if err := g.cluster.MayDelete(); err != nil {
+			return err
+		}
+		// The answer may be the object, if something holds it: any kind is understood
+		// as unstructured only.
+		err := client.IgnoreNotFound(g.cluster.Delete(ctx, d.Entry.Object(), client.PropagationPolicy(policy),
+			client.Preconditions{UID: new(types.UID(d.Live.UID)), ResourceVersion: new(d.Live.Version)}))
+		if apierrors.IsConflict(err) {
+			if d = g.look(ctx, d.Entry, d.Hook); d.Live.State == inventory.Absent {
+				return nil
+			}
+		}
+		return err
+	})
+	return d, err
+}
+
+// sift judges a list of Helm's, but for what the chart itself says is to be left behind.
+func (g *guard) sift(ctx context.Context, list kube.ResourceList) *verdicts {
+	s := &verdicts{}
+	for _, info := range list {
+		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; !isKeep(policy) {
+			s.add(g.look(ctx, entryOf(info), isHook(info)))
 		}
 	}
-	return may, s
+	return s
 }
 
 func entryOf(info *resource.Info) inventory.Entry {

@@ -116,7 +116,7 @@ func TestHandOverOfRelease(t *testing.T) {
 	}
 	s = judge()
 	record := g.handOver(s, first, noon.Add(inventory.HandOverBound))
-	if record == nil || len(s.deletable) != 1 || s.deletable[0] != config.Entry || len(s.awaited) != 1 || s.awaited[0] != data.Entry {
+	if record == nil || len(s.deletable) != 1 || s.deletable[0].Entry != config.Entry || len(s.awaited) != 1 || s.awaited[0] != data.Entry {
 		t.Errorf("then what is not protected may go: %v, %+v", record, s)
 	}
 	if !g.overdue[config.Entry.ID()] || g.overdue[data.Entry.ID()] {

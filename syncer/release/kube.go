@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"helm.sh/helm/v4/pkg/kube"
@@ -20,9 +21,10 @@ import (
 )
 
 // kubeClient is Helm's client of Kubernetes for one action, with these
-// differences. It does not delete what the guard holds. It waits as Flux does,
-// and no longer than its context. Connections share the question whether the
-// cluster answers. A panic becomes an error. Errors have no values of Secrets.
+// differences. The guard deletes: nothing that it holds, and each object as it was
+// judged. It waits as Flux does, and no longer than its context. Connections share
+// the question whether the cluster answers. A panic becomes an error. Errors have no
+// values of Secrets.
 type kubeClient struct {
 	*kube.Client
 	ctx     context.Context
@@ -95,8 +97,8 @@ func (k *kubeClient) Create(list kube.ResourceList, o ...kube.ClientCreateOption
 	return res, k.logs.redact(err)
 }
 
-// Update implements kube.Interface. It deletes the objects of originals that
-// are not in targets, except for those that must stay.
+// Update implements kube.Interface. When all targets are applied, it deletes the objects of
+// originals that are not among them, except for those that must stay.
 func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.ClientUpdateOption) (res *kube.Result, err error) {
 	// Helm reads the result of an update that failed.
 	res = &kube.Result{}
@@ -108,24 +110,28 @@ func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.Clie
 	if err := errors.Join(k.mayCreate(targets), k.mayStep(targets)); err != nil {
 		return res, err
 	}
-	if dropped := originals.Difference(targets); len(dropped) > 0 {
+	dropped := originals.Difference(targets)
+	if len(dropped) > 0 {
 		if err := k.guard.cluster.MayDelete(); err != nil {
 			return res, err
 		}
-		may, s := k.guard.sift(k.ctx, dropped)
-		k.spare(s)
-		going := map[*resource.Info]bool{}
-		for _, info := range may {
-			going[info] = true
-		}
-		wanted := originals.Intersect(targets)
-		originals = originals.Filter(func(info *resource.Info) bool { return going[info] || wanted.Contains(info) })
 	}
-	got, err := k.Client.Update(originals, targets, o...)
+	// Helm would delete what was dropped long after it was judged, and by its name alone.
+	got, err := k.Client.Update(originals.Intersect(targets), targets, o...)
 	if got != nil {
 		res = got
 	}
-	return res, k.logs.redact(err)
+	if err = k.logs.redact(err); len(dropped) == 0 {
+		return res, err
+	}
+	s := k.guard.sift(k.ctx, dropped)
+	if err == nil {
+		begun, errs := k.guard.deleteAll(k.ctx, s, s.deletable, metav1.DeletePropagationBackground)
+		res.Deleted = among(dropped, begun)
+		err = k.logs.redact(errors.Join(errs...))
+	}
+	k.spare(s)
+	return res, err
 }
 
 // Delete implements kube.Interface.
@@ -138,19 +144,39 @@ func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropag
 	if err := k.guard.cluster.MayDelete(); err != nil {
 		return nil, []error{err}
 	}
-	may, s := k.guard.sift(k.ctx, list)
-	k.spare(s)
+	s := k.guard.sift(k.ctx, list)
 	hooks := len(list) > 0 && isHook(list[0])
-	if len(s.held) > 0 && (k.uninstalling || hooks) {
-		return nil, []error{fmt.Errorf("%w: %s", errHeld, s.message())}
+	if err := k.refuse(s, hooks); err != nil {
+		k.spare(s)
+		return nil, []error{err}
 	}
-	if len(s.awaited) > 0 && k.uninstalling {
-		return nil, []error{fmt.Errorf("%w: %s is to be taken over by %s", errHeld, inventory.Names(s.awaited), s.candidates[0].NewOwner)}
+	begun, errs := k.guard.deleteAll(k.ctx, s, s.deletable, policy)
+	k.spare(s)
+	if err := k.refuse(s, hooks); err != nil {
+		errs = append(errs, err)
 	}
-	if len(may) == 0 {
-		return &kube.Result{}, nil
+	if len(errs) > 0 {
+		return nil, errs
 	}
-	return k.Client.Delete(may, policy)
+	return &kube.Result{Deleted: among(list, append(begun, s.gone...))}, nil
+}
+
+// refuse returns an error if an object that must stay stops the action.
+func (k *kubeClient) refuse(s *verdicts, hooks bool) error {
+	switch {
+	case len(s.held) > 0 && (k.uninstalling || hooks):
+		return fmt.Errorf("%w: %s", errHeld, s.message())
+	case len(s.awaited) > 0 && k.uninstalling:
+		return fmt.Errorf("%w: %s is to be taken over by %s", errHeld, inventory.Names(s.awaited), s.candidates[0].NewOwner)
+	case len(s.withCluster) > 0 && k.uninstalling:
+		return fmt.Errorf("%w: a Cluster needs %s", errHeld, inventory.Names(s.withCluster))
+	}
+	return nil
+}
+
+// among are those of a list that are among entries.
+func among(list kube.ResourceList, entries []inventory.Entry) kube.ResourceList {
+	return list.Filter(func(info *resource.Info) bool { return slices.Contains(entries, entryOf(info)) })
 }
 
 func (k *kubeClient) spare(s *verdicts) {

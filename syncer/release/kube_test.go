@@ -1,14 +1,223 @@
 package release
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/go-logr/logr"
+	"helm.sh/helm/v4/pkg/kube"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 )
+
+// smallServer is an API server that has ConfigMaps and PersistentVolumeClaims, which are
+// read, applied and deleted by the name of their path.
+type smallServer struct {
+	objects map[string]*unstructured.Unstructured
+	// after is called when a request has its answer; it may be nil.
+	after func(method, name string)
+	// deleted are those of which the delete was asked for, with its preconditions.
+	deleted  []string
+	policies []string
+}
+
+func (s *smallServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	code, body := s.answer(r, name)
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+	if s.after != nil {
+		s.after(r.Method, name)
+	}
+}
+
+func (s *smallServer) answer(r *http.Request, name string) (int, any) {
+	failure := func(code int, reason metav1.StatusReason) (int, any) {
+		return code, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason}
+	}
+	switch r.URL.Path {
+	case "/api":
+		return http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
+	case "/apis":
+		return http.StatusOK, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}}
+	case "/api/v1":
+		verbs := metav1.Verbs{"get", "list", "patch", "delete"}
+		return http.StatusOK, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: "v1", APIResources: []metav1.APIResource{
+			{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true, Verbs: verbs},
+			{Name: "persistentvolumeclaims", SingularName: "persistentvolumeclaim", Kind: "PersistentVolumeClaim", Namespaced: true, Verbs: verbs},
+		}}
+	}
+	u := s.objects[name]
+	if u == nil {
+		return failure(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+	if r.Method != http.MethodDelete {
+		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+			return http.StatusOK, map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": u.Object["metadata"]}
+		}
+		return http.StatusOK, u.Object
+	}
+	var o metav1.DeleteOptions
+	if body, err := io.ReadAll(r.Body); err != nil || json.Unmarshal(body, &o) != nil {
+		return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest)
+	}
+	asked := name
+	if p := o.Preconditions; p != nil && p.UID != nil && p.ResourceVersion != nil {
+		asked = fmt.Sprint(name, " ", *p.UID, " ", *p.ResourceVersion)
+		if *p.UID != u.GetUID() || *p.ResourceVersion != u.GetResourceVersion() {
+			return failure(http.StatusConflict, metav1.StatusReasonConflict)
+		}
+	}
+	s.deleted, s.policies = append(s.deleted, asked), append(s.policies, string(*o.PropagationPolicy))
+	delete(s.objects, name)
+	return http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
+}
+
+// TestDeletesAsJudged: the objects that Helm has deleted go as they were judged, one by one, and
+// what an upgrade drops is judged when all else is applied.
+func TestDeletesAsJudged(t *testing.T) {
+	change := func(name string, f func(*unstructured.Unstructured)) func(*smallServer) {
+		return func(s *smallServer) {
+			u := s.objects[name].DeepCopy()
+			u.SetResourceVersion(u.GetResourceVersion() + "0")
+			f(u)
+			s.objects[name] = u
+		}
+	}
+	taken := change("b", func(u *unstructured.Unstructured) {
+		u.SetLabels(map[string]string{ownerName: "other", ownerNamespace: "apps"})
+	})
+	again := change("b", func(u *unstructured.Unstructured) { u.SetUID("again") })
+	unconfirmed := change("data", func(u *unstructured.Unstructured) { u.SetAnnotations(nil) })
+	for name, tc := range map[string]struct {
+		reason string
+		// upgrade drops all but target; otherwise they are uninstalled.
+		upgrade bool
+		// meanwhile happens once, after an answer to what it names.
+		at        string
+		meanwhile func(*smallServer)
+		absent    bool
+		// deletes is how many this process has the right for, if not all.
+		deletes int
+		want    string
+		spared  string
+		result  string
+		fails   string
+	}{
+		"Uninstall":     {reason: "all go, in the order of Helm", want: "a uid-a 1, b uid-b 1, data uid-data 1", result: "a b data"},
+		"Upgrade":       {reason: "all but what stays", upgrade: true, want: "a uid-a 1, b uid-b 1, data uid-data 1", result: "a b data"},
+		"Fenced":        {reason: "the process was paused between two deletes", deletes: 1, want: "a uid-a 1", fails: "paused"},
+		"FencedUp":      {reason: "so it was in an upgrade", upgrade: true, deletes: 1, want: "a uid-a 1", fails: "paused", result: "a"},
+		"Changed":       {reason: "it is the same object", at: "GET b", meanwhile: change("b", func(*unstructured.Unstructured) {}), want: "a uid-a 1, b uid-b 10, data uid-data 1", result: "a b data"},
+		"Taken":         {reason: "another owner applied it after it was judged", at: "GET b", meanwhile: taken, want: "a uid-a 1, data uid-data 1", spared: "b", result: "a data"},
+		"TakenUp":       {reason: "or while the upgrade went on", upgrade: true, at: "PATCH target", meanwhile: taken, want: "a uid-a 1, data uid-data 1", spared: "b", result: "a data"},
+		"Again":         {reason: "another object has the name", at: "GET b", meanwhile: again, want: "a uid-a 1, data uid-data 1", fails: "created again"},
+		"Unconfirmed":   {reason: "a person thought again, so that the uninstall does not end", at: "GET data", meanwhile: unconfirmed, want: "a uid-a 1, b uid-b 1", spared: "data", fails: "held"},
+		"UnconfirmedUp": {reason: "or in an upgrade, which leaves it", upgrade: true, at: "PATCH target", meanwhile: unconfirmed, want: "a uid-a 1, b uid-b 1", spared: "data", result: "a b"},
+		"Gone": {reason: "what was not there is not the release's when somebody creates it", absent: true, at: "GET b",
+			meanwhile: func(s *smallServer) { s.objects["b"] = s.objects["a"].DeepCopy() }, want: "a uid-a 1, data uid-data 1", result: "a b data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &smallServer{objects: map[string]*unstructured.Unstructured{}}
+			manifest := ""
+			for _, e := range []string{"ConfigMap/target", "ConfigMap/a", "ConfigMap/b", "PersistentVolumeClaim/data"} {
+				kind, name, _ := strings.Cut(e, "/")
+				u := named(kind, name).Object()
+				u.SetLabels(map[string]string{ownerName: "web", ownerNamespace: "apps"})
+				u.SetAnnotations(map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed})
+				u.SetUID(types.UID("uid-" + name))
+				u.SetResourceVersion("1")
+				s.objects[name] = u
+				if name != "target" || tc.upgrade {
+					manifest += manifestOf(named(kind, name))
+				}
+			}
+			if tc.absent {
+				delete(s.objects, "b")
+			}
+			s.after = func(method, name string) {
+				if tc.meanwhile != nil && method+" "+name == tc.at {
+					tc.meanwhile(s)
+					tc.meanwhile = nil
+				}
+			}
+			srv := httptest.NewServer(s)
+			defer srv.Close()
+			c, err := apply.Connect(&rest.Config{Host: srv.URL}, runtime.NewScheme())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Fence(func() error {
+				if tc.deletes > 0 && len(s.deleted) >= tc.deletes {
+					return errors.New("it was paused")
+				}
+				return nil
+			})
+			session, err := open(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			obj := &v2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "apps"}}
+			k := newKubeClient(t.Context(), session, newGuard(c, obj, "web", "apps", time.Now), newLogs(logr.Discard(), time.Now, nil), "apps", nil, time.Now)
+			list, err := k.Build(strings.NewReader(manifest), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var res *kube.Result
+			policy := metav1.DeletePropagationForeground
+			if tc.upgrade {
+				policy = metav1.DeletePropagationBackground
+				res, err = k.Update(list, list[:1])
+			} else {
+				var errs []error
+				k.uninstalling = true
+				res, errs = k.Delete(list, policy)
+				err = errors.Join(errs...)
+			}
+			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
+				t.Errorf("%s: it ends with %v, want %q", tc.reason, err, tc.fails)
+			}
+			if got := strings.Join(s.deleted, ", "); got != tc.want {
+				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.want)
+			}
+			if slices.ContainsFunc(s.policies, func(p string) bool { return p != string(policy) }) {
+				t.Errorf("%s: deleted by the policies %q, want %s", tc.reason, s.policies, policy)
+			}
+			var spared, deleted []string
+			for _, e := range slices.Concat(k.spared.kept(), k.spared.foreign) {
+				spared = append(spared, e.Name)
+			}
+			if res != nil {
+				for _, info := range res.Deleted {
+					deleted = append(deleted, info.Name)
+				}
+			}
+			if got := strings.Join(spared, " "); got != tc.spared {
+				t.Errorf("%s: spared %q, want %q", tc.reason, got, tc.spared)
+			}
+			if got := strings.Join(deleted, " "); got != tc.result {
+				t.Errorf("%s: the result says that %q was deleted, want %q", tc.reason, got, tc.result)
+			}
+		})
+	}
+}
 
 // TestHookOutput: a chart asks for the output of its hooks. Helm asks the client for their
 // Pods in a goroutine of its own, where nothing catches a panic.

@@ -16,6 +16,7 @@ import (
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -244,11 +245,13 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		out.HandOver = record
 		return out, err
 	}
-	// Of the leftovers: the rest is Helm's to delete.
-	for _, e := range inventory.Difference(s.deletable, going) {
-		if err := n.guard.delete(ctx, e); err != nil {
-			return Outcome{}, err
-		}
+	// Of the leftovers: the rest is deleted by way of Helm.
+	leftovers := slices.DeleteFunc(slices.Clone(s.deletable), func(d Candidate) bool { return slices.Contains(going, d.Entry) })
+	if _, errs := n.guard.deleteAll(ctx, s, leftovers, metav1.DeletePropagationBackground); len(errs) > 0 {
+		return Outcome{}, errors.Join(errs...)
+	}
+	if len(s.kept()) > 0 {
+		return Outcome{Again: true, HandOver: record}, nil // as it is judged now
 	}
 	return Outcome{}, nil
 }
@@ -292,14 +295,10 @@ func goingOf(objects []*unstructured.Unstructured) []inventory.Entry {
 
 // dismantle deletes the Clusters of a release and waits for their end.
 func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
-	var waiting []inventory.Entry
-	for _, e := range s.deletable {
-		if isCluster(e) {
-			if err := n.guard.delete(ctx, e); err != nil {
-				return Outcome{}, err
-			}
-			waiting = append(waiting, e)
-		}
+	clusters := slices.DeleteFunc(slices.Clone(s.deletable), func(d Candidate) bool { return !isCluster(d.Entry) })
+	waiting, errs := n.guard.deleteAll(ctx, s, clusters, metav1.DeletePropagationBackground)
+	if len(errs) > 0 {
+		return Outcome{}, errors.Join(errs...)
 	}
 	// A Cluster of another owner still needs these templates.
 	waiting = append(waiting, s.withCluster...)
