@@ -45,6 +45,9 @@ type Cluster struct {
 	// fence is asked before each delete; nil lets all pass.
 	fence func() error
 	moved *relocated
+	// tearDown is held over the look for Clusters that are being torn down and the delete
+	// of the next one. All that act as another user hold that of agent.
+	tearDown sync.Mutex
 	// agent is the connection that this one was made of, to act as another user; nil
 	// if it acts as itself.
 	agent *Cluster

@@ -59,7 +59,9 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, p
 	keep := res.Plan.Keep
 	var failures []error
 	if !res.Plan.Held {
-		res.Deleted, failures = a.deleteAll(ctx, res.Plan.Deletes)
+		var queued []inventory.Entry
+		res.Deleted, queued, failures = a.deleteAll(ctx, res.Plan.Deletes)
+		res.Plan.Queued = append(res.Plan.Queued, queued...)
 		// An object leaves the inventory when it is confirmed gone; one with a
 		// finalizer stays until then.
 		gone := a.gone(ctx, res.Deleted)
@@ -89,30 +91,53 @@ func (a *Applier) inFlight(ctx context.Context, live map[inventory.Entry]invento
 	if len(next) == 0 {
 		return "", nil
 	}
+	return a.facts.inFlight(ctx, next[0], a.now())
+}
+
+// TearDown calls remove, which deletes the Cluster e, unless another one is being torn down:
+// it is named then. Whoever owns them, Clusters go one after the other. It reads with the
+// agent's own rights.
+func (c *Cluster) TearDown(ctx context.Context, e inventory.Entry, now time.Time, remove func() error) (inFlight string, err error) {
+	own := c.own()
+	if !own.tearDown.TryLock() {
+		return "another Cluster", nil // which is about to be deleted
+	}
+	defer own.tearDown.Unlock()
+	if inFlight, err = own.inFlight(ctx, e, now); err != nil || inFlight != "" {
+		return inFlight, err
+	}
+	return "", remove()
+}
+
+// inFlight names a Cluster other than e that is being torn down, if there is one.
+func (c *Cluster) inFlight(ctx context.Context, e inventory.Entry, now time.Time) (string, error) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion(next[0].Version).GroupVersion().WithKind("ClusterList"))
-	if mapping, err := a.facts.served(next[0]); err == nil {
+	list.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion(e.Version).GroupVersion().WithKind("ClusterList"))
+	if mapping, err := c.served(e); err == nil {
 		list.SetGroupVersionKind(mapping.GroupVersionKind.GroupVersion().WithKind("ClusterList"))
 	}
-	err := a.facts.List(ctx, list)
+	err := c.List(ctx, list)
 	if apierrors.IsForbidden(err) {
-		err = a.facts.List(ctx, list, client.InNamespace(next[0].Namespace))
+		err = c.List(ctx, list, client.InNamespace(e.Namespace))
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot list Clusters to tell whether one is being torn down: %w", err)
 	}
 	for i := range list.Items {
 		o := &list.Items[i]
-		if o.DeletionTimestamp != nil && a.now().Sub(o.DeletionTimestamp.Time) < oneByOne {
+		if o.DeletionTimestamp != nil && now.Sub(o.DeletionTimestamp.Time) < oneByOne && (o.Name != e.Name || o.Namespace != e.Namespace) {
 			return "Cluster/" + o.Namespace + "/" + o.Name, nil
 		}
 	}
 	return "", nil
 }
 
+// errQueued: another Cluster is being torn down since the plan was made.
+var errQueued = errors.New("another Cluster is being torn down")
+
 // deleteAll carries out the deletes of a plan: kind after kind in its order, and some of
-// one kind at a time. It returns those that have begun.
-func (a *Applier) deleteAll(ctx context.Context, deletes []inventory.Delete) (begun []inventory.Entry, failures []error) {
+// one kind at a time. It returns those that have begun, and Clusters that have to wait.
+func (a *Applier) deleteAll(ctx context.Context, deletes []inventory.Delete) (begun, queued []inventory.Entry, failures []error) {
 	for len(deletes) > 0 {
 		kind := deletes[0].Entry.GroupKind()
 		n := slices.IndexFunc(deletes, func(d inventory.Delete) bool { return d.Entry.GroupKind() != kind })
@@ -134,11 +159,14 @@ func (a *Applier) deleteAll(ctx context.Context, deletes []inventory.Delete) (be
 			}
 		})
 		for i, err := range errs {
-			if err != nil {
+			switch {
+			case errors.Is(err, errQueued):
+				queued = append(queued, deletes[i].Entry)
+			case err != nil:
 				failures = append(failures, err)
-				continue
+			default:
+				begun = append(begun, deletes[i].Entry)
 			}
-			begun = append(begun, deletes[i].Entry)
 		}
 		if silent.Load() {
 			for _, d := range deletes[n:] {
@@ -148,7 +176,7 @@ func (a *Applier) deleteAll(ctx context.Context, deletes []inventory.Delete) (be
 		}
 		deletes = deletes[n:]
 	}
-	return begun, failures
+	return begun, queued, failures
 }
 
 // gone tells which of the objects that were deleted are not there any more.
@@ -165,11 +193,24 @@ func (a *Applier) gone(ctx context.Context, deleted []inventory.Entry) map[inven
 	return gone
 }
 
-// delete deletes one object of a plan if it is still what the plan saw. Another
+// delete deletes one object of a plan. A Cluster is queued if another one is being torn down
+// by now.
+func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
+	if !isCluster(d.Entry) {
+		return a.deleteUnchanged(ctx, d)
+	}
+	inFlight, err := a.client.TearDown(ctx, d.Entry, a.now(), func() error { return a.deleteUnchanged(ctx, d) })
+	if inFlight != "" {
+		return errQueued
+	}
+	return err
+}
+
+// deleteUnchanged deletes one object of a plan if it is still what the plan saw. Another
 // owner may have taken it over since, or a person may have withdrawn a confirmation: the
 // precondition on the resource version rules out that either happens between the look
 // and the delete. An object that changed since the plan is looked at again.
-func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
+func (a *Applier) deleteUnchanged(ctx context.Context, d inventory.Delete) error {
 	mapping, err := a.client.served(d.Entry)
 	if err != nil {
 		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)

@@ -271,12 +271,14 @@ func TestSyncSteps(t *testing.T) {
 func TestPrune(t *testing.T) {
 	owned := func(kind, name string) *unstructured.Unstructured { return anObject(kind, name, &apps) }
 	for name, tc := range map[string]struct {
-		reason  string
-		object  *unstructured.Unstructured
-		live    func(*unstructured.Unstructured)
-		absent  bool
-		refuse  string
-		fence   error
+		reason string
+		object *unstructured.Unstructured
+		live   func(*unstructured.Unstructured)
+		absent bool
+		refuse string
+		fence  error
+		// racing: another worker is about to delete a Cluster.
+		racing  bool
 		claimed string
 		deleted string
 		left    string
@@ -292,6 +294,7 @@ func TestPrune(t *testing.T) {
 		"Claimed":   {reason: "another inventory has it", object: owned("ConfigMap", "old"), claimed: "Kustomization/x/y", left: "old", pending: true},
 		"Protected": {reason: "a real cluster is at its other end", object: owned("Cluster", "old"), left: "old", held: true},
 		"Confirmed": {reason: "a person confirmed it", object: owned("Cluster", "old"), live: annotate(v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), deleted: "old"},
+		"Racing":    {reason: "two Clusters whose end was confirmed go one after the other, whoever owns them", object: owned("Cluster", "old"), live: annotate(v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), racing: true, left: "old", pending: true},
 		"Unread":    {reason: "unknown is not absent", object: owned("ConfigMap", "old"), refuse: "GET old", left: "old", fails: "cannot tell whether 1 objects still exist"},
 		"Refused":   {reason: "the API server refuses", object: owned("ConfigMap", "old"), refuse: "DELETE old", left: "old", fails: "cannot delete ConfigMap/x/old"},
 		"Fenced":    {reason: "another process may have taken over", object: owned("ConfigMap", "old"), fence: errors.New("paused"), left: "old", fails: "paused"},
@@ -300,6 +303,9 @@ func TestPrune(t *testing.T) {
 			s := newServer()
 			a := s.applier(t)
 			a.client.Fence(func() error { return tc.fence })
+			if tc.racing {
+				a.facts.tearDown.Lock()
+			}
 			if !tc.absent {
 				s.put(tc.object, tc.live)
 			}
@@ -381,6 +387,47 @@ func TestInFlight(t *testing.T) {
 				t.Errorf("%s: inFlight() = %q, %v; want %q", tc.reason, got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestTearDown: who deletes a Cluster looks for others that are being torn down just before, and
+// nobody else does both meanwhile. Those who act as other users count.
+func TestTearDown(t *testing.T) {
+	s := newServer()
+	c := s.applier(t).client
+	as, err := c.As("somebody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(100_000, 0)
+	e, other := inventory.Of(anObject("Cluster", "old", nil)), anObject("Cluster", "other", nil)
+	removed := 0
+	tearDown := func(c *Cluster, remove func() error) string {
+		t.Helper()
+		inFlight, err := c.TearDown(t.Context(), e, now, func() error { removed++; return remove() })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return inFlight
+	}
+	none := func() error { return nil }
+	deleting := func(u *unstructured.Unstructured) { u.SetDeletionTimestamp(&metav1.Time{Time: now}) }
+	s.put(anObject("Cluster", "old", nil), deleting)
+	if got := tearDown(c, func() error {
+		if got := tearDown(as, none); got != "another Cluster" {
+			t.Errorf("meanwhile another one is told %q", got)
+		}
+		return nil
+	}); got != "" || removed != 1 {
+		t.Errorf("nothing is in flight but itself: %q, removed %d times", got, removed)
+	}
+	s.put(other, deleting)
+	if got := tearDown(as, none); got != "Cluster/x/other" || removed != 1 {
+		t.Errorf("another one is in flight: %q, removed %d times", got, removed)
+	}
+	s.put(other, nil)
+	if got := tearDown(as, none); got != "" || removed != 2 {
+		t.Errorf("nothing is in flight any more: %q, removed %d times", got, removed)
 	}
 }
 

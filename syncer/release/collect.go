@@ -13,11 +13,12 @@ import (
 )
 
 // collect deletes the objects of earlier revisions that may go by now. held
-// says which may not; handOver records which are kept for other owners.
-func (n *run) collect(ctx context.Context) (held string, handOver *v1alpha1.HandOver, err error) {
+// says which may not, queued that a Cluster goes when another one is gone; handOver records
+// which are kept for other owners.
+func (n *run) collect(ctx context.Context) (held string, queued bool, handOver *v1alpha1.HandOver, err error) {
 	if len(n.found.leftovers) == 0 {
 		n.handsOver(nil, nil)
-		return "", nil, nil
+		return "", false, nil, nil
 	}
 	s := n.guard.judgeAll(ctx, n.found.leftovers)
 	handOver = n.guard.handOver(s, n.req.HandOver, n.Now())
@@ -34,7 +35,7 @@ func (n *run) collect(ctx context.Context) (held string, handOver *v1alpha1.Hand
 	if len(begun) > 0 {
 		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(begun))
 	}
-	return s.message(), handOver, errors.Join(problems...)
+	return s.message(), len(s.queued) > 0, handOver, errors.Join(problems...)
 }
 
 // without keeps the order.

@@ -46,6 +46,8 @@ type fakeWorld struct {
 	live map[string]inventory.Live
 	// kept are the names of those with Helm's policy to keep them.
 	kept map[string]bool
+	// lingers are the names of those that a finalizer holds when they are deleted.
+	lingers map[string]bool
 	// fenced: this process lost the right to delete.
 	fenced error
 	// creation is what is held of what would be created.
@@ -73,7 +75,7 @@ func (m *fakeWorld) newRun(obj *v2.HelmRelease, want Desired) *run {
 	})
 	n.world = world{
 		mapper: mapper, store: m, drifts: m,
-		guard: &guard{cluster: inMemory{m}, facts: inMemory{m}, obj: obj, name: n.name, namespace: n.namespace},
+		guard: &guard{cluster: inMemory{m}, facts: inMemory{m}, obj: obj, now: r.Now, name: n.name, namespace: n.namespace},
 		helm: func(_ context.Context, wrote func(*helmrelease.Release)) actor {
 			return &memoryHelm{fakeWorld: m, run: n, wrote: wrote, keeps: &verdicts{}}
 		},
@@ -276,8 +278,23 @@ func (m inMemory) Patch(_ context.Context, o client.Object, _ client.Patch, _ ..
 
 func (m inMemory) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
 	m.deleted = append(m.deleted, o.GetName())
-	m.live[o.GetName()] = inventory.Live{State: inventory.Absent}
+	l := m.live[o.GetName()]
+	l.Deleting = true
+	if !m.lingers[o.GetName()] {
+		l = inventory.Live{State: inventory.Absent}
+	}
+	m.live[o.GetName()] = l
 	return nil
+}
+
+// TearDown takes all that is being deleted for Clusters.
+func (m inMemory) TearDown(_ context.Context, e inventory.Entry, _ time.Time, remove func() error) (string, error) {
+	for name, l := range m.live {
+		if l.Deleting && name != e.Name {
+			return "Cluster/apps/" + name, nil
+		}
+	}
+	return "", remove()
 }
 
 func (m inMemory) MayDelete() error { return m.fenced }

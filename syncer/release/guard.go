@@ -54,6 +54,8 @@ const (
 	WithCluster
 	// Awaited: another owner declares it and has not applied it yet.
 	Awaited
+	// Queued: a Cluster that goes when another one is gone.
+	Queued
 )
 
 // Candidate is what is known of an object that is to be deleted.
@@ -72,6 +74,9 @@ type Candidate struct {
 	Taken    bool
 	NewOwner string
 	Unsure   bool
+	// InFlight names another Cluster that is being torn down. It is known once this one is
+	// about to be deleted.
+	InFlight string
 	// OwnCluster: it is a part of a Cluster of the same release.
 	OwnCluster bool
 	// Hook: the chart declares it as a hook, and it was created as one.
@@ -107,6 +112,8 @@ func Judge(d Candidate) Verdict {
 		return WithCluster
 	case live.OfCluster != "" && live.Confirmed && neededToTheEnd(e, live):
 		return WithCluster
+	case live.Confirmed && d.InFlight != "":
+		return Queued
 	case live.Confirmed:
 		return Deletable
 	case carriesOthers, !d.Hook && inventory.ProtectedKind(e.Group, e.Kind):
@@ -137,6 +144,9 @@ type guarded interface {
 	Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error
 	// MayDelete is an error if this process lost the right to delete.
 	MayDelete() error
+	// TearDown calls remove, which deletes a Cluster, unless it names another one that is
+	// being torn down.
+	TearDown(ctx context.Context, e inventory.Entry, now time.Time, remove func() error) (inFlight string, err error)
 }
 
 var (
@@ -149,6 +159,7 @@ type guard struct {
 	cluster guarded
 	facts   finder
 	obj     *v2.HelmRelease
+	now     func() time.Time
 	// name and namespace of the release.
 	name, namespace string
 	// release are the objects of the release as it is now.
@@ -161,7 +172,7 @@ type guard struct {
 
 func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string, now func() time.Time) *guard {
 	owner := apply.Owner{FieldManager: fieldManager, LabelGroup: v2.GroupVersion.Group, Name: obj.Name, Namespace: obj.Namespace}
-	return &guard{cluster: c, facts: apply.New(c, owner, nil, now), obj: obj, name: name, namespace: namespace}
+	return &guard{cluster: c, facts: apply.New(c, owner, nil, now), obj: obj, now: now, name: name, namespace: namespace}
 }
 
 // look reads an object that is to be deleted.
@@ -208,12 +219,13 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 // verdicts sorts objects that are to be deleted by what may happen to them.
 type verdicts struct {
 	// deletable are as they were when that was judged.
-	deletable                                 []Candidate
-	gone, foreign, held, withCluster, awaited []inventory.Entry
+	deletable                                         []Candidate
+	gone, foreign, held, withCluster, awaited, queued []inventory.Entry
 	// candidates are those of awaited, in their order.
 	candidates []Candidate
-	// unknown is why one of held is, if that is because it could not be read.
-	unknown string
+	// unknown is why one of held is, if that is because it could not be read. inFlight is
+	// what one of queued waits for.
+	unknown, inFlight string
 }
 
 func (s *verdicts) add(d Candidate) Verdict {
@@ -233,6 +245,9 @@ func (s *verdicts) add(d Candidate) Verdict {
 	case Awaited:
 		s.awaited = append(s.awaited, d.Entry)
 		s.candidates = append(s.candidates, d)
+	case Queued:
+		s.queued = append(s.queued, d.Entry)
+		s.inFlight = d.InFlight
 	case Gone:
 		s.gone = append(s.gone, d.Entry)
 	}
@@ -250,7 +265,7 @@ func (s *verdicts) going() []inventory.Entry {
 
 // kept are what stays in the inventory.
 func (s *verdicts) kept() []inventory.Entry {
-	return slices.Concat(s.held, s.withCluster, s.awaited)
+	return slices.Concat(s.held, s.withCluster, s.awaited, s.queued)
 }
 
 // handOver returns the record of what is kept for other owners, nil if nothing is. What
@@ -287,7 +302,7 @@ func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time) 
 
 // has reports whether an object is one of those that stay.
 func (s *verdicts) has(e inventory.Entry) bool {
-	return slices.Contains(s.held, e) || slices.Contains(s.withCluster, e) || slices.Contains(s.awaited, e) || slices.Contains(s.foreign, e)
+	return slices.Contains(s.kept(), e) || slices.Contains(s.foreign, e)
 }
 
 // message says what is held and what to do next; empty if nothing is.
@@ -343,10 +358,23 @@ func (g *guard) deleteAll(ctx context.Context, s *verdicts, which []Candidate, p
 	return begun, errs
 }
 
-// delete deletes an object as it was when it was judged. One that has changed since, and is
-// still the same object, is judged again. It returns what was judged last: the object is
-// deleted if that is deletable.
-func (g *guard) delete(ctx context.Context, d Candidate, policy metav1.DeletionPropagation) (Candidate, error) {
+// delete deletes an object that was judged deletable, a Cluster only if no other one is being
+// torn down. It returns what was judged last: the delete has begun if that is deletable.
+func (g *guard) delete(ctx context.Context, d Candidate, policy metav1.DeletionPropagation) (after Candidate, err error) {
+	if !isCluster(d.Entry) || d.Live.Deleting {
+		return g.deleteUnchanged(ctx, d, policy)
+	}
+	after = d
+	after.InFlight, err = g.cluster.TearDown(ctx, d.Entry, g.now(), func() (err error) {
+		after, err = g.deleteUnchanged(ctx, d, policy)
+		return err
+	})
+	return after, err
+}
+
+// deleteUnchanged deletes an object as it was when it was judged. One that has changed since,
+// and is still the same object, is judged again.
+func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.DeletionPropagation) (Candidate, error) {
 	uid := d.Live.UID
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if d.Live.UID != uid {

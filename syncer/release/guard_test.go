@@ -45,6 +45,7 @@ func TestJudge(t *testing.T) {
 		"ClusterOther":    {"also where nobody labelled it", Candidate{Entry: cluster, Live: inventory.Live{State: inventory.Present}, Marked: true}, Held},
 		"ClusterUnmarked": {"a confirmation was not for whoever has its name in a manifest", Candidate{Entry: cluster, Live: inventory.Live{State: inventory.Present, Confirmed: true}}, Foreign},
 		"Confirmed":       {"a person confirmed it", Candidate{Entry: cluster, Live: confirmed, Ours: true}, Deletable},
+		"Queued":          {"another Cluster is being torn down", Candidate{Entry: cluster, Live: confirmed, Ours: true, InFlight: "Cluster/x/y"}, Queued},
 		"Deleting":        {"it is being deleted already", Candidate{Entry: cluster, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true}, Deletable},
 		"Definition":      {"all objects of its kind go with it", Candidate{Entry: crd, Live: present, Ours: true}, Held},
 		"Data":            {"nobody brings it back", Candidate{Entry: claim, Live: present, Ours: true}, Held},

@@ -168,6 +168,8 @@ func (k *kubeClient) refuse(s *verdicts, hooks bool) error {
 		return fmt.Errorf("%w: %s", errHeld, s.message())
 	case len(s.awaited) > 0 && k.uninstalling:
 		return fmt.Errorf("%w: %s is to be taken over by %s", errHeld, inventory.Names(s.awaited), s.candidates[0].NewOwner)
+	case len(s.queued) > 0 && k.uninstalling:
+		return fmt.Errorf("%w: %s goes when %s is gone", errHeld, inventory.Names(s.queued), s.inFlight)
 	case len(s.withCluster) > 0 && k.uninstalling:
 		return fmt.Errorf("%w: a Cluster needs %s", errHeld, inventory.Names(s.withCluster))
 	}
@@ -183,6 +185,7 @@ func (k *kubeClient) spare(s *verdicts) {
 	k.spared.held = append(k.spared.held, s.held...)
 	k.spared.withCluster = append(k.spared.withCluster, s.withCluster...)
 	k.spared.awaited = append(k.spared.awaited, s.awaited...)
+	k.spared.queued = append(k.spared.queued, s.queued...)
 	k.spared.foreign = append(k.spared.foreign, s.foreign...)
 	if k.spared.unknown == "" {
 		k.spared.unknown = s.unknown

@@ -66,17 +66,21 @@ func (n *run) stall(reason string) *Outcome {
 // finish ends a call in which only deletions are left to do.
 func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	conditions.Delete(n.obj, meta.ReconcilingCondition)
-	held, handOver, err := n.collect(ctx)
+	held, queued, handOver, err := n.collect(ctx)
 	if err != nil {
 		n.summarize()
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, v1alpha1.ReasonPruneFailed, "%s", err)
 		return nil, err
 	}
+	after := n.handOverPause(handOver)
+	if after == 0 && queued {
+		after = clusterPoll
+	}
 	if held != "" {
 		n.hold(held)
-		return &Outcome{Held: true, After: n.handOverPause(handOver), HandOver: handOver}, nil
+		return &Outcome{Held: true, After: after, HandOver: handOver}, nil
 	}
 	n.unhold()
 	n.summarize()
-	return &Outcome{After: n.handOverPause(handOver), HandOver: handOver}, nil
+	return &Outcome{After: after, HandOver: handOver}, nil
 }

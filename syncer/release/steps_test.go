@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
@@ -158,12 +159,16 @@ func TestCollect(t *testing.T) {
 		deleted   string
 		left      []inventory.Entry
 		held      bool
+		after     time.Duration
 		fails     bool
 	}{
 		"Nothing":   {reason: "no request for nothing"},
 		"Ordinary":  {reason: "the chart brings it back", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, deleted: "settings"},
 		"Data":      {reason: "nobody brings it back", leftovers: []inventory.Entry{data}, live: map[string]inventory.Live{"data": owned(nil)}, left: []inventory.Entry{data}, held: true},
 		"Confirmed": {reason: "a person confirmed it", leftovers: []inventory.Entry{cluster}, live: map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true })}, deleted: "prod"},
+		"Queued": {reason: "Clusters that were confirmed go one after the other", leftovers: []inventory.Entry{cluster},
+			live: map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true }), "elsewhere": {State: inventory.Present, Deleting: true}},
+			left: []inventory.Entry{cluster}, after: clusterPoll},
 		"Unknown": {reason: "what cannot be read may be anything", leftovers: []inventory.Entry{config},
 			live: map[string]inventory.Live{"settings": {Problem: "no route to host"}}, left: []inventory.Entry{config}, held: true},
 		"Gone":   {reason: "there is nothing to delete", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": {State: inventory.Absent}}},
@@ -179,7 +184,7 @@ func TestCollect(t *testing.T) {
 			n.found.leftovers = tc.leftovers
 			obj.Status.Inventory = refsOf(tc.leftovers)
 			out, err := n.finish(t.Context())
-			if (err != nil) != tc.fails || out != nil && out.Held != tc.held {
+			if (err != nil) != tc.fails || out != nil && (out.Held != tc.held || out.After != tc.after) {
 				t.Errorf("%s: finish() = %v, %v", tc.reason, out, err)
 			}
 			if got := strings.Join(m.deleted, " "); got != tc.deleted {
@@ -247,6 +252,40 @@ func TestUninstallGuard(t *testing.T) {
 				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
 			}
 		})
+	}
+}
+
+// TestDismantle: Clusters that a person confirmed go one after the other, whoever owns them, so
+// that there is time to notice a mistake.
+func TestDismantle(t *testing.T) {
+	obj, m := inSync(t)
+	m.stored[0].Manifest = manifestOf(named("Cluster", "prod"), named("Cluster", "test"), named("ConfigMap", "settings"))
+	m.live = map[string]inventory.Live{"prod": owned(nil), "test": owned(nil), "settings": owned(nil), "elsewhere": {State: inventory.Present, Deleting: true}}
+	m.lingers = map[string]bool{"prod": true, "test": true}
+	obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
+	for _, step := range []struct{ reason, gone, deleted, waits, taken string }{
+		{reason: "a Cluster of another owner is being deleted", waits: "to delete Cluster/apps/prod, Cluster/apps/test when Cluster/apps/elsewhere is gone"},
+		{reason: "it is gone", gone: "elsewhere", deleted: "prod", waits: "for the end of Cluster/apps/prod, and to delete Cluster/apps/test when Cluster/apps/prod is gone"},
+		{reason: "the first is still there", deleted: "prod", waits: "for the end of Cluster/apps/prod, and to delete Cluster/apps/test when Cluster/apps/prod is gone"},
+		{reason: "the first is gone", gone: "prod", deleted: "prod test", waits: "for the end of Cluster/apps/test"},
+		{reason: "so is the last", gone: "test", deleted: "prod test", taken: "uninstall"},
+	} {
+		if step.gone != "" {
+			m.live[step.gone] = inventory.Live{State: inventory.Absent}
+		}
+		out, err := m.newRun(obj, wanted).uninstall(t.Context())
+		if err != nil || (out.After == clusterPoll) != (step.waits != "") {
+			t.Errorf("%s: uninstall() = %+v, %v", step.reason, out, err)
+		}
+		if got := strings.Join(m.deleted, " "); got != step.deleted {
+			t.Errorf("%s: deleted %q, want %q", step.reason, got, step.deleted)
+		}
+		if got := strings.Join(m.taken, " "); got != step.taken {
+			t.Errorf("%s: took %q, want %q", step.reason, got, step.taken)
+		}
+		if got := conditions.GetMessage(obj, fluxmeta.ReconcilingCondition); step.waits != "" && got != "Waiting "+step.waits {
+			t.Errorf("%s: %q, want it to wait %s", step.reason, got, step.waits)
+		}
 	}
 }
 

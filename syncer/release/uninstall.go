@@ -293,22 +293,35 @@ func goingOf(objects []*unstructured.Unstructured) []inventory.Entry {
 	return going
 }
 
-// dismantle deletes the Clusters of a release and waits for their end.
+// dismantle deletes the Clusters of a release, one after the other, and waits for their end
+// and that of others which need its objects.
 func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
 	clusters := slices.DeleteFunc(slices.Clone(s.deletable), func(d Candidate) bool { return !isCluster(d.Entry) })
-	waiting, errs := n.guard.deleteAll(ctx, s, clusters, metav1.DeletePropagationBackground)
+	going, errs := n.guard.deleteAll(ctx, s, clusters, metav1.DeletePropagationBackground)
 	if len(errs) > 0 {
 		return Outcome{}, errors.Join(errs...)
 	}
-	// A Cluster of another owner still needs these templates.
-	waiting = append(waiting, s.withCluster...)
-	if len(waiting) == 0 {
+	if len(s.held)+len(s.awaited) > 0 {
+		return Outcome{Again: true}, nil // as it is judged now
+	}
+	var waits []string
+	if len(going) > 0 {
+		waits = append(waits, "for the end of "+inventory.Names(going))
+	}
+	if len(s.queued) > 0 {
+		waits = append(waits, fmt.Sprintf("to delete %s when %s is gone", inventory.Names(s.queued), s.inFlight))
+	}
+	if len(s.withCluster) > 0 {
+		waits = append(waits, "for the end of the Clusters that need "+inventory.Names(s.withCluster))
+	}
+	if len(waits) == 0 {
 		return Outcome{}, nil
 	}
-	if still := n.guard.judgeAll(ctx, waiting); len(still.deletable)+len(still.kept()) == 0 {
+	waiting := slices.Concat(going, s.withCluster)
+	if still := n.guard.judgeAll(ctx, waiting); len(s.queued)+len(still.deletable)+len(still.kept()) == 0 {
 		return Outcome{Again: true}, nil // their templates were judged before
 	}
-	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for the end of %s", inventory.Names(waiting))
-	conditions.MarkUnknown(n.obj, meta.ReadyCondition, meta.ProgressingReason, "Waiting for the end of %s", inventory.Names(waiting))
+	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting %s", strings.Join(waits, ", and "))
+	conditions.MarkUnknown(n.obj, meta.ReadyCondition, meta.ProgressingReason, "Waiting %s", strings.Join(waits, ", and "))
 	return Outcome{After: clusterPoll}, nil
 }
