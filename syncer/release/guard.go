@@ -377,11 +377,11 @@ func (g *guard) delete(ctx context.Context, d Candidate, policy metav1.DeletionP
 func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.DeletionPropagation) (Candidate, error) {
 	uid := d.Live.UID
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		if d.Live.UID != uid {
-			return errors.New("it was created again meanwhile")
-		}
 		if Judge(d) != Deletable || d.Live.Deleting {
 			return nil
+		}
+		if d.Live.UID != uid {
+			return errors.New("it was created again meanwhile")
 		}
 		if err := g.cluster.MayDelete(); err != nil {
 			return err
@@ -391,9 +391,7 @@ func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.
 		err := client.IgnoreNotFound(g.cluster.Delete(ctx, d.Entry.Object(), client.PropagationPolicy(policy),
 			client.Preconditions{UID: new(types.UID(d.Live.UID)), ResourceVersion: new(d.Live.Version)}))
 		if apierrors.IsConflict(err) {
-			if d = g.look(ctx, d.Entry, d.Hook); d.Live.State == inventory.Absent {
-				return nil
-			}
+			d = g.look(ctx, d.Entry, d.Hook)
 		}
 		return err
 	})

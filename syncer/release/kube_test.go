@@ -32,6 +32,8 @@ type smallServer struct {
 	objects map[string]*unstructured.Unstructured
 	// after is called when a request has its answer; it may be nil.
 	after func(method, name string)
+	// unread is the name of what is not read any more.
+	unread string
 	// deleted are those of which the delete was asked for, with its preconditions.
 	deleted  []string
 	policies []string
@@ -50,7 +52,7 @@ func (s *smallServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 	failure := func(code int, reason metav1.StatusReason) (int, any) {
-		return code, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason}
+		return code, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: string(reason)}
 	}
 	switch r.URL.Path {
 	case "/api":
@@ -67,6 +69,9 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 	u := s.objects[name]
 	if u == nil {
 		return failure(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+	if r.Method == http.MethodGet && name == s.unread {
+		return failure(http.StatusForbidden, metav1.StatusReasonForbidden)
 	}
 	if r.Method != http.MethodDelete {
 		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
@@ -131,6 +136,8 @@ func TestDeletesAsJudged(t *testing.T) {
 		"Again":         {reason: "another object has the name", at: "GET b", meanwhile: again, want: "a uid-a 1, data uid-data 1", fails: "created again"},
 		"Unconfirmed":   {reason: "a person thought again, so that the uninstall does not end", at: "GET data", meanwhile: unconfirmed, want: "a uid-a 1, b uid-b 1", spared: "data", fails: "held"},
 		"UnconfirmedUp": {reason: "or in an upgrade, which leaves it", upgrade: true, at: "PATCH target", meanwhile: unconfirmed, want: "a uid-a 1, b uid-b 1", spared: "data", result: "a b"},
+		"Unread": {reason: "what has changed and cannot be read may be anything", at: "GET b", meanwhile: func(s *smallServer) { taken(s); s.unread = "b" },
+			want: "a uid-a 1, data uid-data 1", spared: "b", fails: "cannot be read"},
 		"Gone": {reason: "what was not there is not the release's when somebody creates it", absent: true, at: "GET b",
 			meanwhile: func(s *smallServer) { s.objects["b"] = s.objects["a"].DeepCopy() }, want: "a uid-a 1, data uid-data 1", result: "a b data"},
 	} {
