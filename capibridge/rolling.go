@@ -1,8 +1,10 @@
 package capibridge
 
 import (
+	"cmp"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -42,10 +44,13 @@ func (c Cluster) Rolling(f Facts) (rolling bool, reason, why string) {
 			return true, v1alpha1.ReasonRollingOut, saysRolling(cond)
 		}
 	}
-	for _, at := range []struct{ field, of string }{{"controlPlane", "control plane"}, {"workers", "worker"}} {
-		if why := machinesRoll(u, at.field, at.of); why != "" {
-			return true, v1alpha1.ReasonRollingOut, why
-		}
+	// Machines of no MachineDeployment, as those of a MachineSet alone, are never counted as up to
+	// date. RollingOut is False where all MachineDeployments and MachinePools say so: who does not
+	// say it makes it Unknown. A control plane need not be in it.
+	settled := current.status("RollingOut") == metav1.ConditionFalse
+	why = cmp.Or(machinesRoll(u, "controlPlane", "control plane", true), machinesRoll(u, "workers", "worker", !settled))
+	if why != "" {
+		return true, v1alpha1.ReasonRollingOut, why
 	}
 	return false, "", ""
 }
@@ -74,8 +79,9 @@ func saysRolling(c condition) string {
 	return "the Cluster has the condition " + c.kind
 }
 
-// machinesRoll compares what a Cluster counts of its machines. of names them for people.
-func machinesRoll(u *unstructured.Unstructured, field, of string) string {
+// machinesRoll compares what a Cluster counts of its machines: whether they are there and, if
+// that is asked for, up to date. of names them for people.
+func machinesRoll(u *unstructured.Unstructured, field, of string, upToDate bool) string {
 	at := [][]string{{"status", field}, {"status", "v1beta2", field}} // the latter in objects of v1beta1
 	for _, path := range at {
 		count := func(name string) (int64, bool) {
@@ -95,7 +101,7 @@ func machinesRoll(u *unstructured.Unstructured, field, of string) string {
 		if wanted, ok := count("desiredReplicas"); ok && wanted != there {
 			return fmt.Sprintf("there are %d of %d %s machines", there, wanted, of)
 		}
-		if current, ok := count("upToDateReplicas"); ok && current < there {
+		if current, ok := count("upToDateReplicas"); ok && upToDate && current < there {
 			return fmt.Sprintf("%d of %d %s machines are up to date", current, there, of)
 		}
 	}

@@ -53,8 +53,27 @@ func TestRolling(t *testing.T) {
 		"WorkersMissing":       {"a machine is not there yet", head + "status: {workers: {desiredReplicas: 3, replicas: 2, upToDateReplicas: 2}}\n", Facts{}, v1alpha1.ReasonRollingOut},
 		"WorkersSurge":         {"one too many", head + "status: {workers: {desiredReplicas: 3, replicas: 4, upToDateReplicas: 4}}\n", Facts{}, v1alpha1.ReasonRollingOut},
 		"Workers1":             {"a Cluster of v1beta1 counts below", head + "status: {v1beta2: {workers: {desiredReplicas: 3, replicas: 3, upToDateReplicas: 1}}}\n", Facts{}, v1alpha1.ReasonRollingOut},
-		"Managed":              {"a control plane without machines says it in its own words", head, Facts{ControlPlane: yes(HealthUpdating, "it is being changed")}, v1alpha1.ReasonRollingOut},
-		"ManagedDeleting":      {"and that it goes", head, Facts{ControlPlane: no(HealthDeleting, "it is being deleted")}, v1alpha1.ReasonClusterDeleting},
+		"WorkersAlone": {
+			"nobody says of machines without a MachineDeployment whether they are up to date; what rolls is in the condition",
+			head + "status: {conditions: [{type: RollingOut, status: \"False\"}], workers: {desiredReplicas: 4, replicas: 4, upToDateReplicas: 3}}\n", Facts{}, "",
+		},
+		"WorkersAlone1": {
+			"the same in contract v1beta1", head + "status: {v1beta2: {conditions: [{type: RollingOut, status: \"False\"}], workers: {desiredReplicas: 4, replicas: 4, upToDateReplicas: 0}}}\n", Facts{}, "",
+		},
+		"WorkersAloneMissing": {
+			"they are counted all the same",
+			head + "status: {conditions: [{type: RollingOut, status: \"False\"}], workers: {desiredReplicas: 4, replicas: 3, upToDateReplicas: 0}}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"Pool": {
+			"a MachinePool has no condition RollingOut, so that the Cluster's is Unknown: the number tells",
+			head + "status: {conditions: [{type: RollingOut, status: Unknown}], workers: {desiredReplicas: 3, replicas: 3, upToDateReplicas: 1}}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"ControlPlaneSilent": {
+			"a control plane need not have the condition, and is not in that of the Cluster then",
+			head + "status: {conditions: [{type: RollingOut, status: \"False\"}], controlPlane: {desiredReplicas: 3, replicas: 3, upToDateReplicas: 2}}\n", Facts{}, v1alpha1.ReasonRollingOut,
+		},
+		"Managed":         {"a control plane without machines says it in its own words", head, Facts{ControlPlane: yes(HealthUpdating, "it is being changed")}, v1alpha1.ReasonRollingOut},
+		"ManagedDeleting": {"and that it goes", head, Facts{ControlPlane: no(HealthDeleting, "it is being deleted")}, v1alpha1.ReasonClusterDeleting},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rolling, reason, why := FromObject(object(t, tc.yaml)).Rolling(tc.facts)
