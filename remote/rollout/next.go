@@ -29,7 +29,7 @@ type Cluster struct {
 	Healthy, Ready bool
 	// Below is how many clusters below it are not ready.
 	Below int32
-	// Rolling is why no revision may be given to the cluster now: it is changing by itself.
+	// Rolling is why the cluster changes by itself, for which it is left alone; empty if it does not.
 	Rolling string
 	// Outstanding is why the revision of its pin is not in effect yet in a cluster that is healthy
 	// otherwise, as a clause for people; empty if nothing is known to be missing. Nothing

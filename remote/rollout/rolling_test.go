@@ -80,6 +80,56 @@ func TestStuckRoll(t *testing.T) {
 	})
 }
 
+// TestNewRoll: a cluster that has nothing of the Rollout gets its first revision while its machines
+// come up, as they may need it for that: nodes are not ready without what makes their network.
+func TestNewRoll(t *testing.T) {
+	joins := func(s *story, why string) *rollout.Cluster {
+		s.facts.Clusters = append(s.facts.Clusters, rollout.Cluster{Name: "rest2", UID: "rest2", Labels: map[string]string{"wave": "rest"}, Known: true, Rolling: why})
+		return s.cluster("rest2")
+	}
+	tellAll(t, []tale{
+		{name: "between runs", reason: "it gets what all have", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			joins(s, v1alpha1.ReasonRollingOut)
+			s.decide()
+			s.at(first, "canary1", "rest1", "rest2")
+		}},
+		{name: "in a run", reason: "it gets what its wave gets, and is waited for until the deadline only", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			joins(s, v1alpha1.ReasonRollingOut)
+			s.commit(second)
+			s.decide()
+			s.at(second, "rest1", "rest2")
+			s.takes(true, "rest1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.result("rest2", v1alpha1.ResultUnproven)
+		}},
+		{name: "at what does not work", reason: "it was never ready, and the next commit may be what ends the roll", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			joins(s, v1alpha1.ReasonRollingOut)
+			s.decide()
+			s.takes(false, "rest2")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("rest2", v1alpha1.ResultUnproven)
+			s.commit(second)
+			s.decide()
+			s.at(second, "rest1", "rest2")
+		}},
+		{name: "paused", reason: "a person has it in hand: it is not waited for, and gets the revision when it goes on", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			c := joins(s, v1alpha1.ReasonPaused)
+			s.commit(second)
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.at(second, "rest1")
+			c.Rolling = ""
+			s.decide()
+			s.at(second, "rest1", "rest2")
+		}},
+	})
+}
+
 // TestManagedElsewhere: a cluster that another tier manages holds up no run, fails none, and gets
 // what it missed when it is back.
 func TestManagedElsewhere(t *testing.T) {
