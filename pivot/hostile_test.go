@@ -159,6 +159,101 @@ func TestRolls(t *testing.T) {
 	}
 }
 
+// TestPausesAlone: controllers of a class and of a ClusterResourceSet go by the annotation of these
+// alone. Nobody waits for them to say that they have stopped, a copy is theirs once it is let go, and
+// none acts on what is taken away.
+func TestPausesAlone(t *testing.T) {
+	class := key{schema.GroupKind{Group: clusterapi.Group, Kind: clusterapi.ClusterClass}, types.NamespacedName{Namespace: "fleet", Name: "own"}}
+	set := key{schema.GroupKind{Group: clusterapi.AddonsGroup, Kind: clusterapi.ClusterResourceSet}, types.NamespacedName{Namespace: "fleet", Name: "cni"}}
+	binding := key{schema.GroupKind{Group: clusterapi.AddonsGroup, Kind: clusterapi.ClusterResourceSetBinding}, clusterA}
+	for name, tt := range map[string]struct {
+		reason string
+		paused bool
+		labels map[string]string
+		aborts bool
+	}{
+		"Goes":    {"nothing but the Cluster uses them", false, nil, false},
+		"Labels":  {"they say whose they are", false, map[string]string{clusterapi.ClusterNameLabel: "a"}, false},
+		"Paused":  {"what a person paused stays so", true, nil, false},
+		"Aborted": {"the source has them as they were, and the target nothing", false, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			mom, master := w.sides["mom"], w.sides["master"]
+			for _, m := range w.sides {
+				for _, kind := range []schema.GroupKind{set.kind, binding.kind} {
+					m.serves[kind] = true
+					m.put(definition(kind.Group, kind.Kind))
+				}
+			}
+			running := map[string]any{"conditions": []any{map[string]any{"type": "Paused", "status": "False"}}}
+			own, cni := modelObject(clusterapi.Group+"/v1beta2", clusterapi.ClusterClass, "own", nil), modelObject(clusterapi.AddonsGroup+"/v1", clusterapi.ClusterResourceSet, "cni", nil)
+			for _, u := range []*unstructured.Unstructured{own, cni} {
+				u.Object["status"] = running
+				u.SetLabels(tt.labels)
+				if tt.paused {
+					u.SetAnnotations(map[string]string{clusterapi.PausedAnnotation: "by hand"})
+				}
+			}
+			mom.put(own)
+			cni = mom.put(cni)
+			bound := modelObject(clusterapi.AddonsGroup+"/v1", clusterapi.ClusterResourceSetBinding, "a", cni)
+			bound.Object["spec"] = map[string]any{"clusterName": "a"}
+			owner := mom.objects[key{clusterKind, clusterA}]
+			bound.SetOwnerReferences(append(bound.GetOwnerReferences(), metav1.OwnerReference{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: owner.GetName(), UID: owner.GetUID()}))
+			mom.put(bound)
+			mom.change(key{clusterKind, clusterA}, func(u *unstructured.Unstructured) {
+				_ = unstructured.SetNestedField(u.Object, "own", "spec", "topology", "classRef", "name")
+			})
+			l := &life{}
+			p := w.pivot("mom", "master", l)
+			tell := p.Tell
+			p.Tell = func(e Event) {
+				tell(e)
+				l.dead = tt.aborts && e.Step == Verify
+				for _, k := range []key{class, set} {
+					if u := master.objects[k]; u != nil && !clusterapi.IsPaused(u) && (e.Step.Revocable() || e.Step == Switch) {
+						t.Fatalf("%s: a controller acts on the copy %s at step %s", tt.reason, u.GetName(), e.Step)
+					}
+					if u := mom.objects[k]; u != nil && !clusterapi.IsPaused(u) && mom.objects[binding] == nil {
+						t.Fatalf("%s: a controller acts on %s of the source, which is taken away", tt.reason, u.GetName())
+					}
+				}
+			}
+			j, err := p.Run(t.Context())
+			if tt.aborts {
+				if master.objects[class] == nil || !errors.Is(err, errKilled) {
+					t.Fatalf("%s: nothing is to be turned back: %v", tt.reason, err)
+				}
+				j, err = w.pivot("mom", "master", &life{}).Abort(t.Context())
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", tt.reason, err)
+			}
+			from, to := mom, master
+			if tt.aborts {
+				from, to = master, mom
+			}
+			if want := map[bool]Step{false: Done, true: Aborted}[tt.aborts]; j.Step != want {
+				t.Fatalf("%s: the pivot is at step %s", tt.reason, j.Step)
+			}
+			for _, k := range []key{class, set} {
+				if from.objects[k] != nil {
+					t.Errorf("%s: %s still has %s", tt.reason, from.name, k.name)
+				}
+				u := to.objects[k]
+				if u == nil {
+					t.Fatalf("%s: %s does not have %s", tt.reason, to.name, k.name)
+				}
+				value, paused := u.GetAnnotations()[clusterapi.PausedAnnotation]
+				if paused != tt.paused || paused && value != "by hand" {
+					t.Errorf("%s: %s has annotations %v", tt.reason, k.name, u.GetAnnotations())
+				}
+			}
+		})
+	}
+}
+
 // TestKeptForOthers: a template that a pivot left behind, as another Cluster uses it, was
 // changed since. It is not overwritten when the first Cluster comes back.
 func TestKeptForOthers(t *testing.T) {

@@ -53,7 +53,7 @@ type Verb string
 const (
 	Hold      Verb = "hold"      // the source's record: managed elsewhere
 	Unhold    Verb = "unhold"    // the opposite
-	Pause     Verb = "pause"     // a Cluster of the source
+	Pause     Verb = "pause"     // a Cluster of the source, or what pauses alone
 	Resume    Verb = "resume"    // a Cluster of the source
 	Namespace Verb = "namespace" // made in the target
 	Note      Verb = "note"      // the target's journal
@@ -256,6 +256,8 @@ func planFreeze(j Journal, f Facts, now time.Time) Next {
 				if now.Sub(j.Stepped) > restMost {
 					next.Problems = append(next.Problems, problem(ReasonMoveBlocked, "%s has annotation %s: see what its controller waits for", n.Name(), clusterapi.BlockMoveAnnotation))
 				}
+			case n.Common || pausesAlone(n.Object):
+				// Its controller does not go by the pause of a Cluster, and would never say so.
 			case pausedCondition(n.Object) == "False" && !slices.Contains(j.Tolerated, ReasonNotPaused):
 				next.Waits = "the controller of " + n.Name() + " to say that it has stopped"
 				if now.Sub(j.Stepped) > restMost {
@@ -269,6 +271,25 @@ func planFreeze(j Journal, f Facts, now time.Time) Next {
 	}
 	next.Objects = recorded(j, f.Source)
 	return next
+}
+
+// pausesAlone reports whether the controller of an object goes by its annotation, and not by the
+// pause of Clusters. In the source it goes on until the object is taken away: what it does there is
+// its own to do until then, and is copied.
+func pausesAlone(u *unstructured.Unstructured) bool {
+	switch u.GroupVersionKind().GroupKind() {
+	case schema.GroupKind{Group: clusterapi.Group, Kind: clusterapi.ClusterClass}, schema.GroupKind{Group: clusterapi.AddonsGroup, Kind: clusterapi.ClusterResourceSet}:
+		return true
+	}
+	return false
+}
+
+// unpaused takes away the annotation by which this pivot paused an object, which has the pivot as
+// its value.
+func unpaused(j Journal, annotations map[string]string) {
+	if annotations[clusterapi.PausedAnnotation] == j.ID {
+		delete(annotations, clusterapi.PausedAnnotation)
+	}
 }
 
 // pausedCondition is the status of an object's condition Paused; empty if it has none, as
@@ -338,6 +359,10 @@ func desired(j Journal, n *graph.Node) *unstructured.Unstructured {
 	delete(annotations, clusterapi.DeleteForMoveAnnotation)
 	annotations[v1alpha1.PivotAnnotation] = j.ID
 	annotations[v1alpha1.PivotOfAnnotation] = string(n.Object.GetUID())
+	if pausesAlone(u) && !clusterapi.IsPaused(u) {
+		// A ClusterResourceSet would be applied again before its binding is there.
+		annotations[clusterapi.PausedAnnotation] = j.ID
+	}
 	u.SetAnnotations(annotations)
 	if isCluster(objectOf(u)) {
 		// As the source is by now; that a copy is paused is not left to what was read.
@@ -601,6 +626,7 @@ func letGo(j Journal, o Object, live, source *unstructured.Unstructured) *unstru
 	annotations := u.GetAnnotations()
 	delete(annotations, v1alpha1.PivotAnnotation)
 	delete(annotations, v1alpha1.PivotOfAnnotation)
+	unpaused(j, annotations)
 	u.SetAnnotations(annotations)
 	if source != nil && source.GetUID() == o.UID {
 		// Who applies a Cluster of a class, or what Git declares, can only take fields away
@@ -645,6 +671,11 @@ func planRelease(j Journal, f Facts) Next {
 		if isCluster(o) && !frozen(j, live) {
 			next.Actions = append([]Action{{Verb: Pause, Object: o, Live: live}}, next.Actions...)
 			return next // it is looked at again then
+		}
+		if pausesAlone(live) && !clusterapi.IsPaused(live) {
+			// It would be applied again once its binding is gone.
+			next.Actions = append([]Action{{Verb: Pause, Object: o, Live: live}}, next.Actions...)
+			continue
 		}
 		next.Actions = append(next.Actions, Action{Verb: Remove, Object: o, Live: live})
 	}
@@ -705,7 +736,7 @@ func planUndo(j Journal, f Facts) Next {
 		}
 		a := Action{Verb: Discard, Object: o, Live: live}
 		if o.Before != "" {
-			a.Verb, a.Body = Mend, givenBack(o, live)
+			a.Verb, a.Body = Mend, givenBack(j, o, live)
 		}
 		next.Actions = append(next.Actions, a)
 	}
@@ -732,20 +763,30 @@ func planUndo(j Journal, f Facts) Next {
 }
 
 // givenBack is what a former pivot had left in the target, as it had left it.
-func givenBack(o Object, live *unstructured.Unstructured) *unstructured.Unstructured {
+func givenBack(j Journal, o Object, live *unstructured.Unstructured) *unstructured.Unstructured {
 	u := live.DeepCopy()
 	annotations := u.GetAnnotations()
 	delete(annotations, v1alpha1.PivotAnnotation)
 	delete(annotations, v1alpha1.PivotOfAnnotation)
 	annotations[v1alpha1.PivotKeptAnnotation] = o.Before
+	unpaused(j, annotations)
 	u.SetAnnotations(annotations)
 	u.SetOwnerReferences(nil)
 	return u
 }
 
-// paused is a Cluster of the source as this pivot has it.
+// paused is a Cluster of the source, or what pauses alone, as this pivot has it.
 func paused(j Journal, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	u := live.DeepCopy()
+	if pausesAlone(u) {
+		annotations := u.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[clusterapi.PausedAnnotation] = j.ID
+		u.SetAnnotations(annotations)
+		return u, nil
+	}
 	if err := unstructured.SetNestedField(u.Object, true, "spec", "paused"); err != nil {
 		return nil, fmt.Errorf("cannot pause %s: %w", objectOf(live), err)
 	}
