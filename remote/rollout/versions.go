@@ -62,17 +62,6 @@ func VersionStep(from, to string) error {
 	return nil
 }
 
-// IsNewer reports whether a version is later than another one, patches included. What
-// cannot be read is not.
-func IsNewer(v, than string) bool {
-	a, err := version.ParseGeneric(v)
-	if err != nil {
-		return false
-	}
-	b, err := version.ParseGeneric(than)
-	return err == nil && b.LessThan(a)
-}
-
 // Versions are those of Kubernetes that objects declare for one Cluster.
 type Versions struct {
 	// Topology: the Cluster has a managed topology, which upgrades its workers after its
@@ -144,20 +133,36 @@ func RunningVersion(cluster, controlPlane *unstructured.Unstructured) string {
 	return ""
 }
 
-// Early are the workers that must not have their version before the control plane runs it.
-// reported is the version that the control plane reports; nobody waits for one that reports
+// Early are the workers that must not have their version before the control plane runs it: those
+// of a later minor version and, while what is declared raises the patch of the control plane, those
+// of a later patch. Otherwise they may be patches ahead, as where a cloud reports a minor version
+// only. reported is the version that the control plane reports; nobody waits for one that reports
 // none, as one that comes up for the first time.
 func (v Versions) Early(reported string) []Worker {
-	if v.Topology || reported == "" {
+	runs, err := version.ParseGeneric(reported)
+	if v.Topology || err != nil {
 		return nil
 	}
+	minor := version.MajorMinor(runs.Major(), runs.Minor())
+	raises := isLater(v.ControlPlane, runs)
 	var early []Worker
 	for _, w := range v.Workers {
-		if IsNewer(w.Version, reported) {
+		if isLater(w.Version, minor) || raises && isLater(w.Version, runs) {
 			early = append(early, w)
 		}
 	}
 	return early
+}
+
+// isLater reports whether a version is later than another one, as far as that one goes. What
+// cannot be read is not.
+func isLater(v string, than *version.Version) bool {
+	is, err := version.ParseGeneric(v)
+	if err != nil {
+		return false
+	}
+	parts := is.Components()
+	return slices.Compare(parts[:min(len(parts), len(than.Components()))], than.Components()) > 0
 }
 
 func textAt(u *unstructured.Unstructured, fields ...string) string {

@@ -58,26 +58,6 @@ func TestVersionStep(t *testing.T) {
 	}
 }
 
-func TestIsNewer(t *testing.T) {
-	for name, tc := range map[string]struct {
-		reason, v, than string
-		want            bool
-	}{
-		"Minor":   {"a minor version", "v1.36.0", "v1.35.9", true},
-		"Patch":   {"a patch: the topology of Cluster API waits for it as well", "v1.36.1", "v1.36.0", true},
-		"Same":    {"the same", "v1.36.0", "1.36.0", false},
-		"Earlier": {"earlier", "v1.35.0", "v1.36.0", false},
-		"None":    {"nobody waits for what cannot be read", "latest", "v1.36.0", false},
-		"Runs":    {"nor because of it", "v1.36.0", "", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := IsNewer(tc.v, tc.than); got != tc.want {
-				t.Errorf("%s: IsNewer(%s, %s) = %t", tc.reason, tc.v, tc.than, got)
-			}
-		})
-	}
-}
-
 func objects(t *testing.T, text string) []*unstructured.Unstructured {
 	t.Helper()
 	var list []*unstructured.Unstructured
@@ -189,22 +169,40 @@ func TestRunningVersion(t *testing.T) {
 }
 
 func TestEarly(t *testing.T) {
-	v := DeclaredVersions(types.NamespacedName{Namespace: "fleet", Name: "prod"}, objects(t, plainCluster))
+	declared := DeclaredVersions(types.NamespacedName{Namespace: "fleet", Name: "prod"}, objects(t, plainCluster))
+	of := func(controlPlane string, workers ...string) Versions {
+		v := Versions{ControlPlane: controlPlane}
+		for _, w := range workers {
+			v.Workers = append(v.Workers, worker("MachineDeployment", "md", w))
+		}
+		return v
+	}
+	class := declared
+	class.Topology = true
 	for name, tc := range map[string]struct {
 		reason, reported string
-		topology         bool
+		declared         Versions
 		want             int
 	}{
-		"Before": {"the control plane is on its way: the deployment waits, the pool is of what runs", "v1.35.2", false, 1},
-		"Two":    {"both are newer than what runs", "v1.34.0", false, 2},
-		"There":  {"the control plane runs it", "v1.36.0", false, 0},
-		"First":  {"a control plane that comes up reports none, and core has the workers wait", "", false, 0},
-		"Class":  {"the topology does it by itself", "v1.34.0", true, 0},
+		"Before":  {"the control plane is on its way: the deployment waits, the pool is of what runs", "v1.35.2", declared, 1},
+		"Two":     {"both are newer than what runs", "v1.34.0", declared, 2},
+		"There":   {"the control plane runs it", "v1.36.0", declared, 0},
+		"First":   {"a control plane that comes up reports none, and core has the workers wait", "", declared, 0},
+		"Class":   {"the topology does it by itself", "v1.34.0", class, 0},
+		"Cloud":   {"EKS reports a minor version, and core has workers declare a patch", "1.36", of("v1.36", "v1.36.4"), 0},
+		"Cloud0":  {"the same where the control plane is declared with a patch", "1.36", of("v1.36.0", "v1.36.4"), 0},
+		"Clouds":  {"a minor version is waited for there as well", "1.35", of("v1.36", "v1.36.4", "v1.35.9"), 1},
+		"Ahead":   {"workers may be a patch ahead of a control plane that nothing upgrades", "v1.36.2", of("v1.36.2", "v1.36.4"), 0},
+		"Patch":   {"a commit that raises both goes in order, as a topology does", "v1.36.2", of("v1.36.4", "v1.36.4", "v1.36.2"), 1},
+		"Apart":   {"the control plane is declared elsewhere: nothing is known to raise its patch", "v1.36.2", of("", "v1.36.4", "v1.37.0"), 1},
+		"Back":    {"a patch is taken back of the control plane alone", "v1.36.4", of("v1.36.2", "v1.36.5"), 0},
+		"None":    {"nobody waits for what cannot be read", "v1.36.0", of("v1.36.0", "latest"), 0},
+		"Unknown": {"nor because of it", "unknown", of("v1.36.0", "v1.37.0"), 0},
+		"Build":   {"distributions add their own", "v1.36.2+rke2r1", of("v1.36.2+rke2r1", "v1.36.2+rke2r1"), 0},
+		"Ten":     {"numbers, not letters", "v1.9.0", of("v1.10.0", "v1.10.0"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := v
-			v.Topology = tc.topology
-			if got := v.Early(tc.reported); len(got) != tc.want {
+			if got := tc.declared.Early(tc.reported); len(got) != tc.want {
 				t.Errorf("%s: %v wait, want %d", tc.reason, got, tc.want)
 			}
 		})
