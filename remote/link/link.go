@@ -45,7 +45,7 @@ type Link struct {
 	permitAt    time.Time
 
 	// source of the kubeconfig that is used, and endpoint, which identifies its server,
-	// server name and CA.
+	// server name, CA and proxy.
 	source   string
 	endpoint string
 	host     string
@@ -97,14 +97,17 @@ func (l *Link) hangUp() {
 }
 
 // use makes the link follow a kubeconfig. Rotated credentials for the same server
-// and CA keep the minted token. Another server or CA may be another cluster, so
-// everything that was learned is dropped.
+// and CA keep the minted token. Another server or CA may be another cluster, as may what
+// another proxy leads to, so everything that was learned is dropped.
 func (l *Link) use(config *rest.Config, source string) error {
 	admin, err := calls(config, l.pool.Addresses, l.mayWrite)
 	if err != nil {
 		return err
 	}
-	endpoint := endpointOf(config)
+	endpoint, err := endpointOf(config)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.generation++
@@ -126,13 +129,21 @@ func (l *Link) use(config *rest.Config, source string) error {
 	return nil
 }
 
-// endpointOf identifies the API server of a kubeconfig.
-func endpointOf(config *rest.Config) string {
+// endpointOf identifies the API server of a kubeconfig, and the way to it.
+func endpointOf(config *rest.Config) (string, error) {
+	proxy := ""
+	if config.Proxy != nil {
+		u, err := config.Proxy(&http.Request{})
+		if err != nil {
+			return "", fmt.Errorf("cannot use the proxy of the kubeconfig: %w", err)
+		}
+		proxy = u.String()
+	}
 	h := sha256.New()
-	for _, part := range []string{config.Host, config.ServerName, string(config.CAData)} {
+	for _, part := range []string{config.Host, config.ServerName, string(config.CAData), proxy} {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // caller returns the caller to use now; nil if the kubeconfig has to be read first.

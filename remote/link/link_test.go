@@ -253,6 +253,25 @@ func TestUse(t *testing.T) {
 	if n.minted != nil || n.identity != "" || n.rights != nil {
 		t.Error("another server may be another cluster: nothing that is known of the old one holds")
 	}
+	for _, proxy := range []string{"http://127.0.0.1:3", "http://127.0.0.1:4", ""} {
+		by := config("https://127.0.0.1:2", "two")
+		if proxy != "" {
+			u, err := url.Parse(proxy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			by.Proxy = http.ProxyURL(u)
+		}
+		for _, changed := range []bool{true, false} {
+			n.minted = minted
+			if err := n.use(by, "s4"); err != nil {
+				t.Fatal(err)
+			}
+			if (n.minted == nil) != changed {
+				t.Errorf("by proxy %q, changed %t: is the token kept, which goes by the proxy of before: %t", proxy, changed, n.minted != nil)
+			}
+		}
+	}
 	n.minted, n.expires = minted, n.clock.Now().Add(time.Minute)
 	n.clock.add(time.Minute)
 	if n.caller() == minted {
