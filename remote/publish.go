@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/link"
@@ -18,15 +18,19 @@ import (
 )
 
 // publish writes a condition on the Cluster that says whether the child is seeded.
-// A Cluster can name that condition as one of its availability gates.
-func (r *run) publish(ctx context.Context) error {
+// A Cluster can name that condition as one of its availability gates. Without it nothing else of
+// the child is worse, so that a failure is told in the log; published reports whether there was none.
+func (r *run) publish(ctx context.Context) (published bool) {
 	seeded := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.SeededCondition)
 	if r.object == nil || seeded == nil {
-		return nil
+		return true
 	}
 	path := []string{"status", "conditions"}
 	if gvk := r.object.GroupVersionKind(); gvk.Version == "v1beta1" {
 		path = []string{"status", "v1beta2", "conditions"}
+		if _, ok, _ := unstructured.NestedFieldNoCopy(r.object.Object, path[:2]...); !ok {
+			return true // before Cluster API 1.9 there is no place for it, and to write there is refused
+		}
 	}
 	list, _, _ := unstructured.NestedSlice(r.object.Object, path...)
 	since := seeded.LastTransitionTime.UTC().Format(time.RFC3339)
@@ -37,7 +41,7 @@ func (r *run) publish(ctx context.Context) error {
 		}
 		if c["status"] == string(seeded.Status) {
 			if c["reason"] == seeded.Reason && c["message"] == seeded.Message {
-				return nil
+				return true
 			}
 			since, _ = c["lastTransitionTime"].(string)
 		}
@@ -50,14 +54,15 @@ func (r *run) publish(ctx context.Context) error {
 	condition := map[string]any{
 		"type": v1alpha1.ClusterSeededCondition, "status": string(seeded.Status), "reason": seeded.Reason, "message": seeded.Message, "lastTransitionTime": since,
 	}
-	if err := unstructured.SetNestedSlice(u.Object, []any{condition}, path...); err != nil {
-		return fmt.Errorf("cannot set condition of Cluster %s: %w", r.key(), err)
+	err := unstructured.SetNestedSlice(u.Object, []any{condition}, path...)
+	if err == nil {
+		err = r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner(statusManager))
 	}
-	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.ForceOwnership, client.FieldOwner(statusManager))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("cannot publish condition %s on Cluster %s: %w", v1alpha1.ClusterSeededCondition, r.key(), err)
+		log.FromContext(ctx).Error(err, "cannot publish condition "+v1alpha1.ClusterSeededCondition+" on Cluster", "child", r.key())
+		return false
 	}
-	return nil
+	return true
 }
 
 // summarizeLayers sets Seeded from what stands about each layer: those that select the

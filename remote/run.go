@@ -190,11 +190,9 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	r.proven(selected)
 	r.permit(ctx, session, cluster.Paused)
 	r.renew(ctx, session, cluster)
-	if err := r.publish(ctx); err != nil {
-		return ctrl.Result{}, err
-	}
-	// Another kubeconfig than that of Cluster API nobody tells of.
-	r.told = r.object != nil && l.Told()
+	published := r.publish(ctx)
+	// Another kubeconfig than that of Cluster API nobody tells of, nor when what failed may succeed.
+	r.told = r.object != nil && l.Told() && published
 	result = r.next(selected)
 	if wait, changed := l.Unread(); changed {
 		// While the report was read, it changed again.
