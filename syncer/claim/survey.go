@@ -215,8 +215,10 @@ func (s *survey) look(ctx context.Context, v visit) {
 	case there != elsewhere:
 		in, by := s.found.declared, e
 		switch {
-		case isSelf && v.late:
-			by = v.by // self has to wait for that one
+		case isSelf && (v.late || there != here && !s.self.GetDeletionTimestamp().IsZero()):
+			// Self has to wait for that one. If it goes, what is declared for it in another
+			// cluster takes nothing over here.
+			by = v.by
 		case isSelf:
 			in = s.found.again
 		}

@@ -132,6 +132,8 @@ func TestSurvey(t *testing.T) {
 	old := of("old", "one", recording("x_a__ConfigMap"))
 	going := of("old", "one", recording("x_a__ConfigMap"), deleting)
 	way := target.Ref{Kind: "Secret", Name: "way", Cluster: "uid"}
+	leaving := of("old", "one", recording("x_a__ConfigMap"), leads("way"), recordedOn("way", "uid"))
+	goingAway := of("old", "one", recording("x_a__ConfigMap"), leads("way"), recordedOn("way", "uid"), deleting)
 	for name, tc := range map[string]struct {
 		reason     string
 		self       *kustomizev1.Kustomization
@@ -183,6 +185,8 @@ func TestSurvey(t *testing.T) {
 		"ComesBack":            {reason: "one that is deleted, and declared again meanwhile", self: going, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"StillDeclared":        {reason: "its parent, which is settled, declares it", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"GoingUnknown":         {reason: "its parent declares it, and what it has is not known: it must not go as if that had been found out", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
+		"ComesBackElsewhere":   {reason: "one that is deleted, and declared again for a cluster that does not tell which it is", self: goingAway, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one", leads("mute"))), "one": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
+		"ChangesElsewhere":     {reason: "the same of one that stays: it is applied as declared first", self: leaving, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one", leads("mute"))), "one": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"ParentSuspended":      {reason: "a person suspended the parent and deletes it", self: going, owners: []client.Object{of("root", "root", suspendedNow, recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}},
 		"MovesHere":            {reason: "one that is to leave home first declares it for the cluster that is asked about", owners: []client.Object{of("new", "two", moving, recording("x_b__ConfigMap"))}, git: sources{"two": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"MovesHereNow":         {reason: "the same: that it applied the revision was elsewhere", owners: []client.Object{of("new", "two", moving, recording("x_a__ConfigMap"))}, git: sources{"two": has("a").settled()}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
