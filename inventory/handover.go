@@ -69,9 +69,10 @@ func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alph
 }
 
 // Record is what is to be known of a plan's hand-overs when the next one is made; nil if there are
-// none. What is left of objects that were overdue together is overdue.
+// none. What is left of objects that were overdue together is overdue, or the time that it is kept
+// would begin anew.
 func (f Facts) Record(p Plan) *v1alpha1.HandOver {
-	record := HandingOver(p.HandOver, f.HandOver, f.Now)
+	record := HandingOver(Union(p.HandOver, p.Late), f.HandOver, f.Now)
 	if record != nil && f.overdue() {
 		record.Since = f.HandOver.Since
 	}

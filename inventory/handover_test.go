@@ -32,8 +32,10 @@ func TestPlanHandOver(t *testing.T) {
 		record                    *v1alpha1.HandOver
 		asked                     bool
 		kept, deletes, leaves     string
+		late                      string
 		protected                 string
 		superseded, held, waiting bool
+		part                      bool
 	}{
 		"Kept":         {reason: "the new owner has not applied it yet", live: map[Entry]Live{config("a"): declared}, kept: "a"},
 		"KeptAlone":    {reason: "what nobody declares goes", live: map[Entry]Live{config("a"): declared, config("b"): dropped}, kept: "a", deletes: "b"},
@@ -41,10 +43,11 @@ func TestPlanHandOver(t *testing.T) {
 		"Overdue":      {reason: "the new owner had the time", live: map[Entry]Live{config("a"): declared}, record: since(HandOverBound, config("a")), deletes: "a"},
 		"OtherObjects": {reason: "the time is that of these objects", live: map[Entry]Live{config("a"): declared, config("b"): declared}, record: since(HandOverBound, config("a")), kept: "a b"},
 		"Protected":    {reason: "data is kept as long as anybody declares it", live: map[Entry]Live{volume: declared}, record: since(24*time.Hour, volume), kept: "v"},
-		"Unsure":       {reason: "nobody is known to declare it: a person decides", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume), kept: "v", protected: "v"},
+		"Unsure":       {reason: "nobody is known to declare it: a person decides", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume), late: "v", protected: "v"},
 		"UnsureYet":    {reason: "it may be known soon", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure, l.Confirmed = true, true })}, kept: "v"},
 		"UnsureGoes":   {reason: "a person decided", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure, l.Confirmed = true, true })}, record: since(HandOverBound, volume), deletes: "v"},
-		"UnsureBeside": {reason: "what is held with it stays on record", asked: true, live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true }), config("a"): change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume, config("a")), kept: "a v", deletes: "a", protected: "v", held: true},
+		"UnsureBeside": {reason: "what is held with it stays on record", asked: true, live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true }), config("a"): change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume, config("a")), late: "a v", deletes: "a", protected: "v", held: true},
+		"UnsurePart":   {reason: "it waits for its Cluster, and for nobody to take it over", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Unsure, l.OfCluster = true, "c" })}, record: since(HandOverBound, config("a")), late: "a", part: true},
 		"Confirmed":    {reason: "somebody confirmed a deletion, not a hand-over", live: map[Entry]Live{volume: change(func(l *Live) { l.Confirmed = true })}, kept: "v"},
 		"Taken":        {reason: "the new owner has it", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Owned = false })}, leaves: "a"},
 		"Going":        {reason: "it is being deleted already", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Deleting = true })}, waiting: true},
@@ -62,12 +65,15 @@ func TestPlanHandOver(t *testing.T) {
 				f.Live[config("stays")] = Live{State: Absent}
 			}
 			p := PlanPrune(f)
+			if record := f.Record(p); tc.late != "" && (record == nil || !record.Since.Equal(&tc.record.Since)) {
+				t.Errorf("%s: the time begins anew: %v", tc.reason, record)
+			}
 			var deletes []Entry
 			for _, d := range p.Deletes {
 				deletes = append(deletes, d.Entry)
 			}
 			left := Difference(f.Owned, Union(p.Keep, append(f.Rendered, config("stays"))))
-			if namesOf(p.HandOver) != tc.kept || namesOf(p.Protected) != tc.protected || namesOf(deletes) != tc.deletes || namesOf(left) != tc.leaves || p.Superseded != tc.superseded || p.Held != tc.held || (len(p.Waiting) > 0) != tc.waiting {
+			if namesOf(p.HandOver) != tc.kept || namesOf(p.Late) != tc.late || (len(p.OfCluster) > 0) != tc.part || namesOf(p.Protected) != tc.protected || namesOf(deletes) != tc.deletes || namesOf(left) != tc.leaves || p.Superseded != tc.superseded || p.Held != tc.held || (len(p.Waiting) > 0) != tc.waiting {
 				t.Errorf("%s: hands over %q, deletes %q, lets go of %q: %+v", tc.reason, namesOf(p.HandOver), namesOf(deletes), namesOf(left), p)
 			}
 		})
@@ -109,7 +115,7 @@ func TestHandOverOfPart(t *testing.T) {
 	f := Facts{Target: "t", Asked: true, Now: now, Owned: []Entry{a, b}, Live: map[Entry]Live{a: unsure, b: unsure}}
 	f.HandOver = HandingOver(f.Owned, nil, now.Add(-HandOverBound))
 	first := PlanPrune(f)
-	if len(first.Deletes) != 1 || len(first.HandOver) != 1 {
+	if len(first.Deletes) != 1 || len(first.Late) != 1 || len(first.HandOver) != 0 {
 		t.Fatalf("one of both goes first: %+v", first)
 	}
 	gone := first.Deletes[0].Entry

@@ -184,12 +184,13 @@ type Plan struct {
 	Queued    []Entry
 	Claimed   []Entry
 	// HandOver are objects that another owner declares and does not have yet; NewOwner
-	// names the first one's. They are kept for it until HandOverBound has passed.
-	// One of which it is not known whether that one declares it, and one whose delete is held, stay
-	// among them after that, and are among Protected or Deletes as well. Unsure is about the first.
+	// names the first one's, and Unsure is about that. They are kept for it until
+	// HandOverBound has passed. Late have been kept that long and are not deleted now, for
+	// what another list of the plan says: nobody waits for an owner to take them over.
 	HandOver []Entry
 	NewOwner string
 	Unsure   bool
+	Late     []Entry
 	// Superseded: the owner declares something else by now than what was rendered. The
 	// plan deletes nothing and keeps everything; the next one is made of what is
 	// declared then.
@@ -285,10 +286,9 @@ func PlanPrune(f Facts) Plan {
 		p.queue(f.InFlight)
 	}
 	for _, e := range late {
-		// They stay on record, or the time that they are kept would begin anew.
 		goes := !p.Held && slices.ContainsFunc(p.Deletes, func(d Delete) bool { return d.Entry == e })
 		if !goes && !slices.Contains(p.HandOver, e) {
-			p.handsOver(e, f.Live[e])
+			p.Late = append(p.Late, e)
 		}
 	}
 	return p

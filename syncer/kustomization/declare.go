@@ -201,7 +201,7 @@ func (r *Reconciler) handOverPause(record *v1alpha1.HandOver) time.Duration {
 func (r *Reconciler) handsOver(run *run, sync apply.Result) bool {
 	obj := run.Obj
 	run.held.HandOver = sync.HandOver
-	if sync.HandOver == nil {
+	if len(sync.Plan.HandOver) == 0 || sync.HandOver == nil {
 		status.RemoveCondition(obj, v1alpha1.HandOverPendingCondition)
 		return false
 	}

@@ -630,6 +630,33 @@ func appliedAs(k *kustomizev1.Kustomization, account string) {
 	k.Annotations[target.Annotation] = target.Ref{Kind: "Secret", Name: "way", User: target.User("apps", account), Cluster: "there"}.Encode()
 }
 
+// staysWithCluster: all that is left is a part of a Cluster of another owner.
+func staysWithCluster(t *testing.T, s *steps, aim func() *end, res apply.Result) {
+	cluster := inventory.Entry{Namespace: "fleet", Name: "c1", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
+	res.Changes, res.Inventory = ssa.NewChangeSet(), []inventory.Entry{entry("a"), cluster}
+	res.Plan.OfCluster, res.Plan.Claimed = []inventory.Entry{entry("a")}, []inventory.Entry{cluster}
+	s.cluster.remove = func(apply.Options) (apply.Result, error) { return res, nil }
+	for range 60 {
+		s.now = s.now.Add(leavePoll)
+		end := aim()
+		if end == nil || end.result.RequeueAfter > blockedPoll || s.says() != "False/PruneBlocked" || len(s.events.Events) != 1 {
+			t.Fatalf("it is not told once: %+v, %s, %d events", end, s.says(), len(s.events.Events))
+		}
+		if inventory.Undecided(true, s.run.held.Prune) {
+			t.Fatal("nothing is to be approved, and it counts as a plan that is")
+		}
+		if err := s.WriteHeld(t.Context(), s.run.held); err != nil {
+			t.Fatal(err)
+		}
+		if held, _ := v1alpha1.HeldOf(s.Obj); (held.HandOver != nil) != (res.HandOver != nil) {
+			t.Fatalf("the time that others had is on record as %v", held.HandOver)
+		}
+	}
+	if e := <-s.events.Events; !strings.HasPrefix(e, corev1.EventTypeWarning) || !strings.Contains(e, "spec.prune: false") {
+		t.Errorf("the event is %q", e)
+	}
+}
+
 // TestLeavingSince: the time-out for leaving another cluster is for attempts that fail one after
 // the other, and for nothing that has to be waited for.
 func TestLeavingSince(t *testing.T) {
@@ -675,25 +702,13 @@ func TestLeavingSince(t *testing.T) {
 			waits(t, s, aim, apply.Result{Plan: inventory.Plan{OfCluster: []inventory.Entry{entry("a")}, Waiting: []inventory.Entry{cluster}}})
 		}, false},
 		"OfClusterThatStays": {"another owner has the Cluster: a person decides, and is told how", func(t *testing.T, s *steps, aim func() *end) {
-			s.cluster.remove = func(apply.Options) (apply.Result, error) {
-				return apply.Result{
-					Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{entry("a"), cluster},
-					Plan: inventory.Plan{OfCluster: []inventory.Entry{entry("a")}, Claimed: []inventory.Entry{cluster}},
-				}, nil
-			}
-			for range 60 {
-				s.now = s.now.Add(leavePoll)
-				end := aim()
-				if end == nil || end.result.RequeueAfter > blockedPoll || s.says() != "False/PruneBlocked" || len(s.events.Events) != 1 {
-					t.Fatalf("it is not told once: %+v, %s, %d events", end, s.says(), len(s.events.Events))
-				}
-				if inventory.Undecided(true, s.run.held.Prune) {
-					t.Fatal("nothing is to be approved, and it counts as a plan that is")
-				}
-			}
-			if e := <-s.events.Events; !strings.HasPrefix(e, corev1.EventTypeWarning) || !strings.Contains(e, "spec.prune: false") {
-				t.Errorf("the event is %q", e)
-			}
+			staysWithCluster(t, s, aim, apply.Result{})
+		}, false},
+		"OfClusterOverdue": {"the same, after nobody took it over in time", func(t *testing.T, s *steps, aim func() *end) {
+			staysWithCluster(t, s, aim, apply.Result{
+				Plan:     inventory.Plan{Late: []inventory.Entry{entry("a")}},
+				HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon.Add(-inventory.HandOverBound))},
+			})
 		}, false},
 		"HandOver": {"another owner is to take it over", func(t *testing.T, s *steps, aim func() *end) {
 			waits(t, s, aim, apply.Result{
