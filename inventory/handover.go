@@ -84,7 +84,8 @@ func (f Facts) Record(p Plan) *v1alpha1.HandOver {
 func HandOverMessage(kept []Entry, newOwner string, unsure bool, record v1alpha1.HandOver) string {
 	until := record.Since.Add(HandOverBound).UTC().Format(time.RFC3339)
 	if unsure {
-		return fmt.Sprintf("it is not known whether %s declares %s, or what it applies does: that cannot be built now; it is kept until %s; mend what fails there, or take it out of what %s declares",
+		return fmt.Sprintf("it is not known whether %s declares %s in this cluster, or what it applies does: that cannot be built now, "+
+			"or its cluster does not prove which it is; it is kept until %s; mend what fails there, or take it out of what %s declares",
 			newOwner, Names(kept), until, newOwner)
 	}
 	return fmt.Sprintf("%s is declared by %s now, which has not applied it yet; it is kept until %s, or as long as it is protected; "+

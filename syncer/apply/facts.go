@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"slices"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -122,17 +123,19 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 // claim sets what other owners of the tier have to do with an object.
 func (a *Applier) claim(ctx context.Context, e inventory.Entry, labels map[string]string, k *lookups, live *inventory.Live) error {
 	claim, err := k.claimed(ctx, e, inventory.Entry{})
+	by := Marked(labels, a.owner.LabelGroup)
 	switch {
 	case err != nil:
 		return err
+	case slices.Contains(claim.Perhaps, by), claim.Kind == Recorded && by != "" && by == claim.Owner:
+		live.Owned = false // that one took the object over, and applied it
 	case claim.Owner == "":
 	case claim.Kind == Again:
 		live.Again = true
-	case claim.Kind == Declared && live.Claimed == "":
+	case live.Claimed != "":
+	case claim.Kind == Declared, claim.Unsure:
 		live.HandOver, live.Unsure = claim.Owner, claim.Unsure
-	case claim.Kind == Recorded && Marked(labels, a.owner.LabelGroup) == claim.Owner:
-		live.Owned = false // it took the object over, and applied it
-	case claim.Kind == Recorded && live.Claimed == "":
+	default:
 		live.Claimed = claim.Owner
 	}
 	return nil

@@ -104,8 +104,12 @@ type Claim struct {
 	// Owner is written as Kind/namespace/name.
 	Owner string
 	Kind  ClaimKind
-	// Unsure: it is not known whether the owner declares it, which counts as Declared.
+	// Unsure: it is not known whether the owner has or declares it in this cluster, which counts
+	// as Declared.
 	Unsure bool
+	// Perhaps are owners that have the object in their inventories, and of which it is not
+	// known whether they applied it in this cluster. One whose labels it has did.
+	Perhaps []string
 }
 
 // ClaimKind is how far an owner has come.

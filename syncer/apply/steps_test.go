@@ -280,18 +280,26 @@ func TestPrune(t *testing.T) {
 		// racing: another worker is about to delete a Cluster.
 		racing  bool
 		claimed string
+		unsure  bool
+		perhaps []string
 		deleted string
 		left    string
 		held    bool
+		waits   bool
 		pending bool
 		fails   string
 	}{
-		"Deleted":   {reason: "nothing speaks against it", object: owned("ConfigMap", "old"), deleted: "old", left: "", pending: false},
-		"Absent":    {reason: "somebody was quicker", object: owned("ConfigMap", "old"), absent: true},
-		"Finalizer": {reason: "it stays on record until it is gone", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) { u.SetFinalizers([]string{"x.io/y"}) }, deleted: "old", left: "old", pending: true},
-		"Foreign":   {reason: "another owner took it over", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{group + "/name": "other"}) }},
-		"Exempt":    {reason: "a person keeps it", object: owned("ConfigMap", "old"), live: annotate(directive.Group+"/prune", "disabled")},
-		"Claimed":   {reason: "another inventory has it", object: owned("ConfigMap", "old"), claimed: "Kustomization/x/y", left: "old", pending: true},
+		"Deleted":    {reason: "nothing speaks against it", object: owned("ConfigMap", "old"), deleted: "old", left: "", pending: false},
+		"Absent":     {reason: "somebody was quicker", object: owned("ConfigMap", "old"), absent: true},
+		"Finalizer":  {reason: "it stays on record until it is gone", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) { u.SetFinalizers([]string{"x.io/y"}) }, deleted: "old", left: "old", pending: true},
+		"Foreign":    {reason: "another owner took it over", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{group + "/name": "other"}) }},
+		"Exempt":     {reason: "a person keeps it", object: owned("ConfigMap", "old"), live: annotate(directive.Group+"/prune", "disabled")},
+		"Claimed":    {reason: "another inventory has it", object: owned("ConfigMap", "old"), claimed: "Kustomization/x/y", left: "old", pending: true},
+		"Unsure":     {reason: "another inventory may have it", object: owned("ConfigMap", "old"), claimed: "Kustomization/x/y", unsure: true, left: "old", pending: true, waits: true},
+		"PerhapsNot": {reason: "another inventory has an object of this name in some cluster", object: owned("ConfigMap", "old"), perhaps: []string{"HelmRelease/x/y"}, deleted: "old"},
+		"Perhaps": {reason: "it was applied here, as its labels say", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{group + "/name": "ops", group + "/namespace": "apps", releaseGroup + "/name": "y", releaseGroup + "/namespace": "x"})
+		}, claimed: "HelmRelease/x/a", unsure: true, perhaps: []string{"HelmRelease/x/a", "HelmRelease/x/y"}},
 		"Protected": {reason: "a real cluster is at its other end", object: owned("Cluster", "old"), left: "old", held: true},
 		"Confirmed": {reason: "a person confirmed it", object: owned("Cluster", "old"), live: annotate(v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), deleted: "old"},
 		"Racing":    {reason: "two Clusters whose end was confirmed go one after the other, whoever owns them", object: owned("Cluster", "old"), live: annotate(v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), racing: true, left: "old", pending: true},
@@ -315,13 +323,13 @@ func TestPrune(t *testing.T) {
 			e := inventory.Of(tc.object)
 			res := Result{Changes: ssa.NewChangeSet()}
 			claims := func(context.Context, inventory.Entry, inventory.Entry) (Claim, error) {
-				return Claim{Owner: tc.claimed}, nil
+				return Claim{Owner: tc.claimed, Unsure: tc.unsure, Perhaps: tc.perhaps}, nil
 			}
 			err := a.prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{e}, Rendered: nil, Asked: tc.object.GetKind() != clusterapi.ClusterKind.Kind}, Options{Claimed: claims}, nil, &res)
 			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
 				t.Errorf("%s: prune() = %v, want %q", tc.reason, err, tc.fails)
 			}
-			if namesOf(res.Deleted) != tc.deleted || namesOf(res.Inventory) != tc.left || (len(res.Plan.Protected) > 0) != tc.held || res.Pending != tc.pending {
+			if namesOf(res.Deleted) != tc.deleted || namesOf(res.Inventory) != tc.left || (len(res.Plan.Protected) > 0) != tc.held || (len(res.Plan.HandOver) > 0) != tc.waits || res.Pending != tc.pending {
 				t.Errorf("%s: deleted %q, left %q, protected %t, pending %t: %+v", tc.reason, namesOf(res.Deleted), namesOf(res.Inventory), len(res.Plan.Protected) > 0, res.Pending, res.Plan)
 			}
 		})

@@ -15,6 +15,8 @@
 // being deleted claims nothing. What cannot be found out about an owner counts as a claim
 // while that may pass and while the owner is akin to the one that asks; see akin. So does
 // an object that an owner has or declares in a cluster of which it is not known which it is.
+// Which one a cluster is, it says itself: that proves nothing about the cluster of a
+// kubeconfig that another team has written.
 //
 // Failure model: an owner that cannot be read is an error, never an absent claim. One
 // that cannot be rendered claims what it has on record.
@@ -147,40 +149,53 @@ func (c *claims) on(ctx context.Context, e, except inventory.Entry) apply.Claim 
 	if c.superseded || find(c.again, false) != nil || find(c.again, true) != nil {
 		return apply.Claim{Owner: c.self.String(), Kind: apply.Again}
 	}
-	by, maybe := c.recorded(ctx, rest, e, except)
-	if by != "" {
-		return apply.Claim{Owner: by, Kind: apply.Recorded}
+	found := c.recorded(ctx, rest, e, except)
+	if found.Owner != "" && !found.Unsure {
+		return found
 	}
 	if by := find(c.declared, false); by != nil {
-		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared}
+		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared, Perhaps: found.Perhaps}
 	}
-	if by := find(c.declared, true); by != nil && maybe == "" {
-		maybe = by.owner.String()
+	if found.Owner != "" {
+		return found
+	}
+	if by := find(c.declared, true); by != nil {
+		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared, Unsure: true, Perhaps: found.Perhaps}
 	}
 	for _, by := range c.unsure {
-		if maybe == "" && by.ID() != except.ID() && by.ID() != e.ID() {
-			maybe = by.String()
+		if by.ID() != except.ID() && by.ID() != e.ID() {
+			return apply.Claim{Owner: by.String(), Kind: apply.Declared, Unsure: true, Perhaps: found.Perhaps}
 		}
 	}
-	if maybe != "" {
-		return apply.Claim{Owner: maybe, Kind: apply.Declared, Unsure: true}
-	}
-	return apply.Claim{}
+	return found
 }
 
-// recorded names the first of the owners that have an object in their inventories, and of
-// those that may have another one there, in another cluster.
-func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.Entry) (by, maybe string) {
+// recorded is the claim of the owners that have an object in their inventories: of the first
+// one that is known to have it here, or else of the first one that may.
+func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.Entry) apply.Claim {
+	var found apply.Claim
 	for _, o := range c.recording(rest, e, except) {
+		by, counts := apply.Claim{Owner: EntryOf(o).String(), Kind: apply.Recorded}, true
 		switch c.of.applies(ctx, o, c.of.recordedAt(o)) {
-		case here:
-			return EntryOf(o).String(), maybe
-		case unclear:
-			maybe = cmp.Or(maybe, EntryOf(o).String())
 		case elsewhere:
+			continue
+		case here:
+			return by
+		case perhaps:
+			by.Unsure = true
+		case unclear:
+			// In a fleet, each cluster has objects of the same names, and one of them may be away
+			// for months. A Kustomization has its cluster on record, unless that never tells.
+			_, release := o.(*helmv2.HelmRelease)
+			by.Unsure, counts = true, !release || c.of.akin(visit{owner: o}) && c.of.recent(o)
 		}
+		all := append(found.Perhaps, by.Owner)
+		if counts && (found.Owner == "" || found.Unsure && !by.Unsure) {
+			found = by
+		}
+		found.Perhaps = all
 	}
-	return "", maybe
+	return found
 }
 
 // recording are the owners that have an object of some cluster in their inventories: those

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
@@ -129,6 +130,8 @@ func TestClaims(t *testing.T) {
 	}
 	secret := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "tenant"}}
 	own := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "own"}}
+	mute := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "mute"}}
+	at := func(h *helmv2.HelmRelease, ago time.Duration) { h.CreationTimestamp = metav1.NewTime(noon.Add(-ago)) }
 	broken := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "broken"}}
 	there := target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}
 	back := func(name, cluster string) func(*kustomizev1.Kustomization) {
@@ -160,10 +163,19 @@ func TestClaims(t *testing.T) {
 		"ReleaseBack":     {"the same of a release, which never has it on record", release(config.ID(), other(own, "apps")), config, target.Ref{}, "HelmRelease/apps/web"},
 		"BackFromRelease": {"and the other way round", kustomization("new", config.ID(), nil), config, target.Ref{Kind: "Secret", Name: "own"}, "Kustomization/apps/new"},
 		"TwoSecrets":      {"two Secrets lead to one cluster", release(config.ID(), other(secret, "apps")), config, target.Ref{Kind: "Secret", Name: "other"}, "HelmRelease/apps/web"},
-		"Stranger":        {"a release of another team has it", release(config.ID(), other(own, "others")), config, target.Ref{}, "HelmRelease/others/web"},
-		"UnknownCluster":  {"a kubeconfig of a cluster that does not tell which it is", kustomization("new", config.ID(), leads("mute")), config, target.Ref{}, "Kustomization/apps/new?"},
-		"Unreachable":     {"a kubeconfig of a cluster that does not answer", release(config.ID(), other(broken, "apps")), config, target.Ref{}, "HelmRelease/apps/web?"},
-		"UnknownOther":    {"such a kubeconfig, and another object", kustomization("new", "x_b__ConfigMap", leads("mute")), config, target.Ref{}, ""},
+		"Stranger":        {"the cluster of another team says that it is the one that is asked about", release(config.ID(), other(own, "others")), config, target.Ref{}, "HelmRelease/others/web?"},
+		"StrangerRecord":  {"the same, on record", kustomization("new", config.ID(), func(k *kustomizev1.Kustomization) { back("own", "home")(k); k.Namespace = "others" }), config, target.Ref{Cluster: "home"}, "Kustomization/others/new?"},
+		"StrangerAtHome":  {"another team has it here without a kubeconfig", release(config.ID(), other(nil, "others")), config, target.Ref{Kind: "Secret", Name: "own"}, "HelmRelease/others/web"},
+		"MuteLongAgo":     {"a release whose cluster does not tell which it is, and that nothing happened to lately", release(config.ID(), func(h *helmv2.HelmRelease) { other(mute, "apps")(h); at(h, time.Hour) }), config, target.Ref{}, ""},
+		"MuteLately":      {"one that may be a part of the change", release(config.ID(), func(h *helmv2.HelmRelease) { other(mute, "apps")(h); at(h, time.Minute) }), config, target.Ref{}, "HelmRelease/apps/web?"},
+		"MuteStranger": {"one of another team, which has nothing to do with it", release(config.ID(), func(h *helmv2.HelmRelease) {
+			other(mute, "others")(h)
+			at(h, time.Minute)
+			h.Spec.ChartRef = &helmv2.CrossNamespaceSourceReference{Kind: "OCIRepository", Name: "chart"}
+		}), config, target.Ref{}, ""},
+		"UnknownCluster": {"a kubeconfig of a cluster that does not tell which it is", kustomization("new", config.ID(), leads("mute")), config, target.Ref{}, "Kustomization/apps/new?"},
+		"Unreachable":    {"a kubeconfig of a cluster that does not answer", release(config.ID(), other(broken, "apps")), config, target.Ref{}, "HelmRelease/apps/web?"},
+		"UnknownOther":   {"such a kubeconfig, and another object", kustomization("new", "x_b__ConfigMap", leads("mute")), config, target.Ref{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -175,8 +187,11 @@ func TestClaims(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owner).Build()
 			got, err := (&Claims{Client: c, Identify: identify, Now: func() time.Time { return noon }}).Except(self(), tc.at, Applied{})(t.Context(), tc.entry, inventory.Entry{})
 			by := got.Owner
-			if got.Unsure {
+			switch {
+			case got.Unsure:
 				by += "?"
+			case got.Kind == apply.Declared:
+				by += " declares it"
 			}
 			if err != nil || by != tc.want {
 				t.Errorf("%s: claimed by %v, %v; want %q", tc.reason, got, err, tc.want)

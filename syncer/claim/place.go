@@ -29,6 +29,9 @@ type relation int
 const (
 	elsewhere relation = iota
 	here
+	// perhaps: the kubeconfig is of another namespace than the one that asks, and its server says
+	// that it is the cluster that is asked about. Anybody can run one that does.
+	perhaps
 	// unclear: it applies to a cluster that did not tell which one it is, or the one
 	// that is asked about did not. Unknown is not elsewhere.
 	unclear
@@ -62,8 +65,12 @@ type places struct {
 // applies tells whether a place of an owner is the cluster that is asked about. Nobody is
 // asked as long as the references tell.
 func (s *survey) applies(ctx context.Context, o client.Object, place target.Ref) relation {
+	is := perhaps
+	if place.Local() || o.GetNamespace() == s.self.GetNamespace() {
+		is = here
+	}
 	if place.SameCluster(o.GetNamespace(), s.at, s.self.GetNamespace()) {
-		return here
+		return is
 	}
 	if s.Identify == nil {
 		return elsewhere
@@ -74,7 +81,7 @@ func (s *survey) applies(ctx context.Context, o client.Object, place target.Ref)
 	}
 	switch s.cluster(ctx, o.GetNamespace(), place) {
 	case asked:
-		return here
+		return is
 	case "":
 		return unclear
 	}

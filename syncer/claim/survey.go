@@ -199,7 +199,7 @@ func (s *survey) look(ctx context.Context, v visit) {
 	// An owner that is settled has applied what it declares. If one of these is gone or
 	// going by now, whether it comes back is in the rendering only. One that moves has
 	// applied it elsewhere.
-	whole := v.by == (inventory.Entry{}) && (local || there == here) && (s.lost(e) || at != s.recordedAt(v.owner))
+	whole := v.by == (inventory.Entry{}) && (s.lost(e) || at != s.recordedAt(v.owner))
 	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
 	case d.Unknown != nil && isSelf && (v.late || !s.self.GetDeletionTimestamp().IsZero()):
@@ -224,7 +224,7 @@ func (s *survey) look(ctx context.Context, v visit) {
 		}
 		for _, of := range d.Entries {
 			namespace, rest := split(of.ID())
-			in[rest] = append(in[rest], claim{namespace: namespace, owner: by, unsure: there == unclear})
+			in[rest] = append(in[rest], claim{namespace: namespace, owner: by, unsure: there != here})
 		}
 	}
 	if !local || isSelf {

@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -167,6 +168,8 @@ func TestSurvey(t *testing.T) {
 		"NewOwnKubeconfig":     {reason: "a parent declares one that is to be made, whose kubeconfig leads back home", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("new", "two", leads("own"))), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"BelowOwnKubeconfig":   {reason: "a parent whose kubeconfig leads back home declares one that is to be made", owners: []client.Object{of("root", "root", leads("own"))}, git: sources{"root": Declaration{}.and(of("new", "two")), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"OnRecord":             {reason: "what is on record of an owner's cluster holds for the form that its parent gives it", owners: []client.Object{of("root", "root"), of("new", "three", leads("mute"), recordedOn("mute", "home"))}, git: sources{"root": Declaration{}.and(of("new", "two", leads("mute"))), "two": has("a"), "three": has("b").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
+		"OfStranger":           {reason: "another team declares it for a cluster that says that it is this one", owners: []client.Object{of("new", "two", stranger, leads("own"), recordedOn("own", "home"))}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/others/new", Kind: apply.Declared, Unsure: true}},
+		"MovesToMute":          {reason: "one that is to leave another cluster first declares it for one that does not tell which it is", owners: []client.Object{of("new", "two", leads("mute"), recordedOn("old", "away"), recording("x_a__ConfigMap"))}, git: sources{"two": has("a").settled()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
 		"Mute":                 {reason: "it is declared for a cluster that does not tell which it is", owners: []client.Object{of("new", "two", leads("mute"))}, git: sources{"two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Unsure: true}},
 		"MuteWithout":          {reason: "something else is", owners: []client.Object{of("new", "two", leads("mute"))}, git: sources{"two": has("b")}},
 		"Endless":              {reason: "a Kustomization that declares another form of itself for ever", owners: []client.Object{of("root", "loop")}, git: sources{"loop": Declaration{}.and(of("x", "pool")), "pool": Declaration{}.and(of("x", "loop"))}},
@@ -211,7 +214,7 @@ func TestSurvey(t *testing.T) {
 				Current: func(*source.View) bool { return !tc.superseded },
 				Owners:  []inventory.Entry{EntryOf(of("kept", ""))},
 			})(t.Context(), has("a").Entries[0], inventory.Entry{})
-			if err != nil || got != tc.want {
+			if err != nil || !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
 			}
 		})
@@ -270,7 +273,7 @@ func TestOneRevision(t *testing.T) {
 				snapshot, _ := view.Snapshot(source.Key{Kind: "GitRepository"}, func() (*source.Snapshot, error) { return git.newest, nil })
 				return tc.current[snapshot.Revision]
 			}})(t.Context(), has("a").Entries[0], inventory.Entry{})
-			if err != nil || got != tc.want {
+			if err != nil || !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
 			}
 		})

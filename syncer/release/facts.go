@@ -78,7 +78,8 @@ func (n *run) trim(state State, f Facts) {
 }
 
 // protected reports whether the release has objects that no remediation may
-// delete. Confirmations do not count: nobody confirmed a failure.
+// delete, or that are to be handed over. Confirmations do not count: nobody confirmed a
+// failure.
 func (n *run) protected(ctx context.Context) (bool, error) {
 	_, rel, err := n.newest(ctx)
 	if err != nil || rel == nil {
@@ -89,6 +90,15 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	s := n.guard.judgeAll(ctx, goingOf(objects))
+	candidates := s.candidates
+	s.awaited, s.candidates = nil, nil
+	for _, d := range candidates {
+		if d.Unsure {
+			// The uninstall waits for that one as long as a deletion does.
+			d.NewOwner = ""
+		}
+		s.add(d)
+	}
 	carries := slices.ContainsFunc(s.deletable, func(d Candidate) bool { return inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) })
 	return carries || len(s.kept()) > 0, nil
 }

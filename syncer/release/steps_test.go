@@ -17,6 +17,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -132,6 +133,37 @@ func TestReconcile(t *testing.T) {
 			}
 			if got := history(obj); got != tc.history {
 				t.Errorf("%s: history is %q, want %q", tc.reason, got, tc.history)
+			}
+		})
+	}
+}
+
+// TestRemedyClaimed: an object that another owner is to have keeps a failed release from being
+// uninstalled. One of which that cannot be found out does not: its cluster may be away for months.
+func TestRemedyClaimed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		kind   string
+		claim  apply.Claim
+		taken  string
+	}{
+		"Declared":  {"another owner declares it", "ConfigMap", apply.Claim{Owner: "HelmRelease/x/y", Kind: apply.Declared}, "install"},
+		"Unsure":    {"another owner may have it", "ConfigMap", apply.Claim{Owner: "HelmRelease/x/y", Unsure: true}, "install uninstall"},
+		"Protected": {"the same, and it is data", "PersistentVolumeClaim", apply.Claim{Owner: "HelmRelease/x/y", Unsure: true}, "install"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+			obj.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: 1}}
+			m.fails[Install] = errors.New("the API server refuses it")
+			m.manifest, m.live["a"] = manifestOf(named(tc.kind, "a")), owned(nil)
+			n := m.newRun(obj, wanted)
+			n.guard.claimed = func(context.Context, inventory.Entry, inventory.Entry) (apply.Claim, error) { return tc.claim, nil }
+			if _, err := n.reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
 			}
 		})
 	}
