@@ -33,6 +33,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"helm.sh/helm/v4/pkg/release/common"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -180,7 +181,10 @@ func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.
 		case elsewhere:
 			continue
 		case here:
-			return by
+			if !installing(o) {
+				return by
+			}
+			by.Kind = apply.Declared
 		case perhaps:
 			by.Unsure = true
 		case unclear:
@@ -219,6 +223,21 @@ func (c *claims) recording(rest string, e, except inventory.Entry) []client.Obje
 		return cmp.Or(asks(a)-asks(b), strings.Compare(EntryOf(a).String(), EntryOf(b).String()))
 	})
 	return owners
+}
+
+// installing reports whether an owner is a release that has not been deployed since it was
+// installed: its inventory is written before its objects are.
+func installing(o client.Object) bool {
+	h, ok := o.(*helmv2.HelmRelease)
+	if !ok {
+		return false
+	}
+	deployed := func(s *helmv2.Snapshot) bool {
+		return s.Status == common.StatusDeployed.String() || s.Status == common.StatusSuperseded.String()
+	}
+	// Without the revision of the install, one that was deployed may be missing.
+	installed := func(s *helmv2.Snapshot) bool { return s.Action == helmv2.ReleaseActionInstall }
+	return slices.ContainsFunc(h.Status.History, installed) && !slices.ContainsFunc(h.Status.History, deployed)
 }
 
 // EntryOf identifies an owner.

@@ -132,6 +132,15 @@ func TestClaims(t *testing.T) {
 	own := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "own"}}
 	mute := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "mute"}}
 	at := func(h *helmv2.HelmRelease, ago time.Duration) { h.CreationTimestamp = metav1.NewTime(noon.Add(-ago)) }
+	// revisions of a release, the newest first, up to the one that was installed.
+	revisions := func(statuses ...string) func(*helmv2.HelmRelease) {
+		return func(h *helmv2.HelmRelease) {
+			for i, is := range statuses {
+				h.Status.History = append(h.Status.History, &helmv2.Snapshot{Version: len(statuses) - i, Status: is, Action: helmv2.ReleaseActionUpgrade})
+			}
+			h.Status.History[len(statuses)-1].Action = helmv2.ReleaseActionInstall
+		}
+	}
 	broken := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "broken"}}
 	there := target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}
 	back := func(name, cluster string) func(*kustomizev1.Kustomization) {
@@ -173,6 +182,11 @@ func TestClaims(t *testing.T) {
 			at(h, time.Minute)
 			h.Spec.ChartRef = &helmv2.CrossNamespaceSourceReference{Kind: "OCIRepository", Name: "chart"}
 		}), config, target.Ref{}, ""},
+		"Installing":     {"a release that is about to create it", release(config.ID(), revisions("pending-install")), config, target.Ref{}, "HelmRelease/apps/web declares it"},
+		"InstallFailed":  {"one that did not come so far", release(config.ID(), revisions("failed", "failed")), config, target.Ref{}, "HelmRelease/apps/web declares it"},
+		"Installed":      {"one that was installed", release(config.ID(), revisions("deployed")), config, target.Ref{}, "HelmRelease/apps/web"},
+		"UpgradeFailed":  {"one that was installed once", release(config.ID(), revisions("failed", "superseded")), config, target.Ref{}, "HelmRelease/apps/web"},
+		"HistoryEnds":    {"one that may have been", release(config.ID(), func(h *helmv2.HelmRelease) { revisions("failed", "failed")(h); h.Status.History = h.Status.History[:1] }), config, target.Ref{}, "HelmRelease/apps/web"},
 		"UnknownCluster": {"a kubeconfig of a cluster that does not tell which it is", kustomization("new", config.ID(), leads("mute")), config, target.Ref{}, "Kustomization/apps/new?"},
 		"Unreachable":    {"a kubeconfig of a cluster that does not answer", release(config.ID(), other(broken, "apps")), config, target.Ref{}, "HelmRelease/apps/web?"},
 		"UnknownOther":   {"such a kubeconfig, and another object", kustomization("new", "x_b__ConfigMap", leads("mute")), config, target.Ref{}, ""},
