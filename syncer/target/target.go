@@ -85,12 +85,14 @@ type Targets struct {
 	Scheme *runtime.Scheme
 	Now    func() time.Time
 
-	mu       sync.Mutex
-	open     map[string]*keptTarget
-	most     int           // for tests; mostTargets if 0
-	idle     time.Duration // for tests; targetIdle if 0
-	opened   int           // connections made so far
-	localUID string
+	mu     sync.Mutex
+	open   map[string]*keptTarget
+	most   int           // for tests; mostTargets if 0
+	idle   time.Duration // for tests; targetIdle if 0
+	opened int           // connections made so far
+	// identities are those of clusters by the digests of the ways to them. They outlive the
+	// connections: a tier may have a thousand kubeconfigs.
+	identities map[string]identity
 }
 
 // keptTarget is a connection that is kept.
@@ -98,7 +100,12 @@ type keptTarget struct {
 	cluster *apply.Cluster
 	used    time.Time
 	made    time.Time
-	uid     string
+}
+
+// identity is which cluster a way leads to.
+type identity struct {
+	uid   string
+	found time.Time
 }
 
 // Get returns the connection for an object: to the cluster of spec.kubeConfig
@@ -124,12 +131,18 @@ func (t *Targets) Connect(ctx context.Context, namespace string, ref Ref) (*appl
 // Identify fills in which cluster a reference leads to. A cluster that does not
 // let us read its kube-system namespace stays unknown, without an error.
 func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref, error) {
-	base, digest, err := t.base(ctx, namespace, ref)
+	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+	defer cancel()
+	digest, connect, err := t.way(ctx, namespace, ref)
 	if err != nil {
 		return ref, err
 	}
 	if ref.Cluster = t.known(digest); ref.Cluster != "" {
 		return ref, nil
+	}
+	base, err := connect()
+	if err != nil {
+		return ref, err
 	}
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -143,24 +156,19 @@ func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref,
 	ref.Cluster = string(ns.UID)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if digest == "" {
-		t.localUID = ref.Cluster
-	} else if kept := t.open[digest]; kept != nil {
-		kept.uid = ref.Cluster
+	if t.identities == nil {
+		t.identities = map[string]identity{}
 	}
+	t.identities[digest] = identity{ref.Cluster, t.Now()}
 	return ref, nil
 }
 
 func (t *Targets) known(digest string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if digest == "" {
-		return t.localUID
-	}
-	if kept := t.open[digest]; kept != nil {
-		return kept.uid
-	}
-	return ""
+	now := t.Now()
+	maps.DeleteFunc(t.identities, func(of string, i identity) bool { return of != "" && now.Sub(i.found) > targetAge })
+	return t.identities[digest].uid
 }
 
 // AccountGone asks the target whether the service account that a reference impersonates is
@@ -188,41 +196,53 @@ func (t *Targets) AccountGone(ctx context.Context, namespace string, ref Ref) (b
 func (t *Targets) base(ctx context.Context, namespace string, ref Ref) (*apply.Cluster, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
+	digest, connect, err := t.way(ctx, namespace, ref)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := connect()
+	return c, digest, err
+}
+
+// way is what a connection without impersonation is made of, by its digest, and makes it. The
+// digest is empty for the cluster that we run in.
+func (t *Targets) way(ctx context.Context, namespace string, ref Ref) (digest string, connect func() (*apply.Cluster, error), err error) {
 	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
 	switch {
 	case ref.Local():
-		return t.Local, "", nil
+		return "", func() (*apply.Cluster, error) { return t.Local, nil }, nil
 	case ref.Name == "":
-		return nil, "", errors.New("invalid .spec.kubeConfig, neither .spec.kubeConfig.configMapRef nor .spec.kubeConfig.secretRef is set")
+		return "", nil, errors.New("invalid .spec.kubeConfig, neither .spec.kubeConfig.configMapRef nor .spec.kubeConfig.secretRef is set")
 	case ref.Kind == "ConfigMap":
 		return t.byConfigMap(ctx, name)
 	}
 	return t.bySecret(ctx, name, ref.Key)
 }
 
-func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key string) (*apply.Cluster, string, error) {
+func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key string) (of string, connect func() (*apply.Cluster, error), err error) {
 	secret := &corev1.Secret{}
-	err := t.Local.Get(ctx, name, secret)
+	err = t.Local.Get(ctx, name, secret)
 	if apierrors.IsNotFound(err) {
 		// Flux reads it from a cache, whose errors name the kind.
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: "Secret"}, name.Name)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("unable to read KubeConfig secret '%s' error: %w", name, err)
+		return "", nil, fmt.Errorf("unable to read KubeConfig secret '%s' error: %w", name, err)
 	}
 	data, err := kubeconfigOf(secret, key)
 	if err != nil {
-		return nil, "", err
+		return "", nil, err
 	}
-	digest := digest.Of("Secret", name.String(), string(data)).Hex()
-	c, err := t.keep(digest, func() (*apply.Cluster, error) {
-		config, err := t.Kubeconfig(data)
-		if err != nil {
-			return nil, fmt.Errorf("invalid KubeConfig in secret '%s': %w", name, err)
-		}
-		return t.connect(config)
-	})
-	return c, digest, err
+	of = digest.Of("Secret", name.String(), string(data)).Hex()
+	return of, func() (*apply.Cluster, error) {
+		return t.keep(of, func() (*apply.Cluster, error) {
+			config, err := t.Kubeconfig(data)
+			if err != nil {
+				return nil, fmt.Errorf("invalid KubeConfig in secret '%s': %w", name, err)
+			}
+			return t.connect(config)
+		})
+	}, nil
 }
 
 // kubeconfigOf takes the key that is asked for, or value, or value.yaml.
@@ -239,25 +259,26 @@ func kubeconfigOf(secret *corev1.Secret, key string) ([]byte, error) {
 	return nil, fmt.Errorf("KubeConfig secret '%s' does not contain a '%s' key with a kubeconfig", client.ObjectKeyFromObject(secret), keys[0])
 }
 
-func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (*apply.Cluster, string, error) {
+func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (of string, connect func() (*apply.Cluster, error), err error) {
 	cm, err := t.configMap(ctx, name)
 	if err != nil {
-		return nil, "", err
+		return "", nil, err
 	}
 	fields := []string{"ConfigMap", name.String(), t.KubeConfigServiceAccount}
 	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
 		fields = append(fields, key, cm.Data[key])
 	}
-	digest := digest.Of(fields...).Hex()
-	if c := t.kept(digest); c != nil {
-		return c, digest, nil
-	}
-	config, err := t.exchange(ctx, name)
-	if err != nil {
-		return nil, "", err
-	}
-	c, err := t.keep(digest, func() (*apply.Cluster, error) { return t.connect(config) })
-	return c, digest, err
+	of = digest.Of(fields...).Hex()
+	return of, func() (*apply.Cluster, error) {
+		if c := t.kept(of); c != nil {
+			return c, nil
+		}
+		config, err := t.exchange(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return t.keep(of, func() (*apply.Cluster, error) { return t.connect(config) })
+	}, nil
 }
 
 // OfConfigMap is how the cluster is reached that a ConfigMap names, whose provider issues a

@@ -472,7 +472,7 @@ func TestTargetsCache(t *testing.T) {
 
 func TestTargetsIdentify(t *testing.T) {
 	s, hidden := newAPIServer(t, "edge"), newAPIServer(t, "")
-	targets, _ := newTargets(t, s,
+	targets, now := newTargets(t, s,
 		kubeconfigSecret("edge", map[string][]byte{"value": s.kubeconfig(t, "x")}),
 		kubeconfigSecret("hidden", map[string][]byte{"value": hidden.kubeconfig(t, "x")}))
 	for name, want := range map[string]string{"": "home", "edge": "edge", "hidden": ""} {
@@ -500,6 +500,10 @@ func TestTargetsIdentify(t *testing.T) {
 	}
 	s.Close()
 	targets.open = nil
+	if got, err := targets.Identify(t.Context(), "apps", Ref{Kind: "Secret", Name: "edge"}); err != nil || got.Cluster != "edge" || len(targets.open) != 0 {
+		t.Errorf("without a connection it is known as %q, %v", got.Cluster, err)
+	}
+	*now = now.Add(targetAge + time.Second)
 	if _, err := targets.Identify(t.Context(), "apps", Ref{Kind: "Secret", Name: "edge"}); err == nil {
 		t.Error("an unreachable cluster has an identity")
 	}
