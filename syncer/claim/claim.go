@@ -203,7 +203,8 @@ func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.
 }
 
 // recording are the owners that have an object of some cluster in their inventories: those
-// first that are known to be about the one that is asked about, and then by name.
+// first that are known to be about the one that is asked about, then those that are akin, and
+// then by name.
 func (c *claims) recording(rest string, e, except inventory.Entry) []client.Object {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -217,7 +218,10 @@ func (c *claims) recording(rest string, e, except inventory.Entry) []client.Obje
 		if c.of.recordedAt(o).SameCluster(o.GetNamespace(), c.of.at, c.of.self.GetNamespace()) {
 			return 0
 		}
-		return 1
+		if c.of.akin(visit{owner: o}) {
+			return 1
+		}
+		return 2
 	}
 	slices.SortFunc(owners, func(a, b client.Object) int {
 		return cmp.Or(asks(a)-asks(b), strings.Compare(EntryOf(a).String(), EntryOf(b).String()))

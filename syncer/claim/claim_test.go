@@ -3,6 +3,8 @@ package claim
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -74,20 +76,34 @@ func TestIdentifies(t *testing.T) {
 		h.Namespace = "others"
 		h.Spec.ChartRef = &helmv2.CrossNamespaceSourceReference{Kind: "OCIRepository", Name: "chart"}
 	}
+	many := func(n int) []client.Object {
+		var owners []client.Object
+		for i := range n {
+			owners = append(owners, release(fmt.Sprint("r", i), fmt.Sprint("s", i)))
+		}
+		return owners
+	}
 	for name, tc := range map[string]struct {
 		reason string
 		owners []client.Object
-		silent bool
-		asked  int
+		at     target.Ref
+		// takes is how long a cluster takes to tell nothing; fails: it is an error. 0: it tells.
+		takes time.Duration
+		fails error
+		// asked in each of two surveys, one right after the other.
+		asked, then int
 	}{
 		"Local": {reason: "nobody has a kubeconfig", owners: []client.Object{kustomization("new", config.ID(), nil)}},
 		"Recorded": {reason: "where it applies is on record, so only home is asked", owners: []client.Object{kustomization("new", "x_b__ConfigMap", func(k *kustomizev1.Kustomization) {
 			leads("tenant")(k)
 			k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}.Encode()}
-		})}, asked: 1},
-		"Shared":   {reason: "two releases of one Secret, and home", owners: []client.Object{release("a", "tenant"), release("b", "tenant")}, asked: 2},
+		})}, asked: 1, then: 1},
+		"Shared":   {reason: "two releases of one Secret, and home, which is asked anew", owners: []client.Object{release("a", "tenant"), release("b", "tenant")}, asked: 2, then: 1},
 		"Stranger": {reason: "a release of another team that has nothing to do with it", owners: []client.Object{release("a", "tenant", stranger)}},
-		"Silent":   {reason: "clusters that do not answer are not waited for one by one", owners: []client.Object{release("a", "a"), release("b", "b"), release("c", "c"), release("d", "d")}, silent: true, asked: 1 + mostSilent},
+		"Silent":   {reason: "clusters that do not answer are waited for so long only, and not again and again", owners: many(5), takes: identifyTimeout, fails: context.DeadlineExceeded, asked: 1 + 2, then: 1 + 2},
+		"Slow":     {reason: "nor are those that answer late and tell nothing", owners: many(5), takes: 9 * time.Second, asked: 1 + 2, then: 1 + 2},
+		"Failing":  {reason: "those that answer at once are all asked", owners: many(5), takes: time.Millisecond, fails: errors.New("denied"), asked: 1 + 5, then: 1},
+		"SlowSelf": {reason: "the cluster that is asked about is another matter", owners: many(5), at: target.Ref{Kind: "Secret", Name: "own"}, takes: 9 * time.Second, asked: 2 + 2, then: 1 + 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -96,28 +112,112 @@ func TestIdentifies(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			asked := 0
-			claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owners...).Build(), Now: func() time.Time { return noon }}
+			asked, now, times := 0, noon, map[string]int{}
+			claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.owners...).Build(), Now: func() time.Time { return now }}
 			claims.Kustomizations, claims.HelmReleases = sources{}, sources{}
 			claims.Identify = func(ctx context.Context, namespace string, ref target.Ref) (target.Ref, error) {
 				asked++
-				if tc.silent && !ref.Local() {
-					return ref, context.DeadlineExceeded
+				if times[ref.Name]++; tc.takes > 0 && !ref.Local() && ref.Name != tc.at.Name {
+					now = now.Add(tc.takes)
+					return ref, tc.fails
 				}
 				return identify(ctx, namespace, ref)
 			}
-			for range 2 {
-				if _, err := claims.Except(self(), target.Ref{}, Applied{})(t.Context(), config, inventory.Entry{}); err != nil {
+			for _, want := range []int{tc.asked, tc.then} {
+				asked = 0
+				if _, err := claims.Except(self(), tc.at, Applied{})(t.Context(), config, inventory.Entry{}); err != nil {
 					t.Fatal(err)
 				}
-				if asked != tc.asked {
-					t.Errorf("%s: asked %d times, want %d", tc.reason, asked, tc.asked)
+				if asked != want {
+					t.Errorf("%s: asked %d times, want %d", tc.reason, asked, want)
 				}
-				if tc.silent {
-					break
+			}
+			for secret, n := range times {
+				if n > 1 && secret != tc.at.Name {
+					t.Errorf("%s: the cluster of %s is asked %d times", tc.reason, secret, n)
 				}
 			}
 		})
+	}
+}
+
+// TestIdentifiesAnew: a Secret has another cluster in it than when it was asked about before,
+// and there another owner declares what is about to be deleted.
+func TestIdentifiesAnew(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := kustomizev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	if err := helmv2.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	web, moving := of("web", "web", leads("prod")), of("new", "two", leads("next"))
+	is, now := map[string]string{"prod": "blue", "next": "green"}, noon
+	claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(web, moving).Build(), Now: func() time.Time { return now }}
+	claims.Kustomizations = sources{"two": has("a")}
+	claims.Identify = func(_ context.Context, _ string, ref target.Ref) (target.Ref, error) {
+		ref.Cluster = is[ref.Name]
+		return ref, nil
+	}
+	claimed := func() string {
+		claim, err := claims.Except(web, target.Ref{Kind: "Secret", Name: "prod"}, Applied{})(t.Context(), has("a").Entries[0], inventory.Entry{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return claim.Owner
+	}
+	if by := claimed(); by != "" {
+		t.Errorf("two clusters: %s", by)
+	}
+	is["prod"] = "green"
+	if by := claimed(); by != "Kustomization/apps/new" {
+		t.Errorf("the Secret of the one that asks leads there now: claimed by %q", by)
+	}
+	is["prod"], is["next"] = "red", "red"
+	now = now.Add(time.Minute)
+	if by := claimed(); by != "Kustomization/apps/new" {
+		t.Errorf("both were changed a while ago: claimed by %q", by)
+	}
+}
+
+// TestIdentifiesLater: what a survey had no time to ask about counts until another one had.
+func TestIdentifiesLater(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := kustomizev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	if err := helmv2.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	now := noon
+	var owners []client.Object
+	for i := range 5 {
+		owners = append(owners, release("x_a__ConfigMap", func(h *helmv2.HelmRelease) {
+			h.Name, h.CreationTimestamp = fmt.Sprint("r", i), metav1.NewTime(noon.Add(-time.Hour))
+			h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: fmt.Sprint("s", i)}}
+		}))
+	}
+	claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(owners...).Build(), Now: func() time.Time { return now }}
+	claims.Identify = func(_ context.Context, _ string, ref target.Ref) (target.Ref, error) {
+		switch {
+		case ref.Local():
+			ref.Cluster = "home"
+		case ref.Name == "s4":
+			ref.Cluster = "another"
+		default:
+			now = now.Add(9 * time.Second)
+		}
+		return ref, nil
+	}
+	for i, want := range []apply.Claim{
+		{Owner: "HelmRelease/apps/r2", Unsure: true, Perhaps: []string{"HelmRelease/apps/r0", "HelmRelease/apps/r1", "HelmRelease/apps/r2", "HelmRelease/apps/r3", "HelmRelease/apps/r4"}},
+		{Owner: "HelmRelease/apps/r4", Unsure: true, Perhaps: []string{"HelmRelease/apps/r0", "HelmRelease/apps/r1", "HelmRelease/apps/r2", "HelmRelease/apps/r3", "HelmRelease/apps/r4"}},
+		{Perhaps: []string{"HelmRelease/apps/r0", "HelmRelease/apps/r1", "HelmRelease/apps/r2", "HelmRelease/apps/r3"}},
+	} {
+		got, err := claims.Except(self(), target.Ref{}, Applied{})(t.Context(), has("a").Entries[0], inventory.Entry{})
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("survey %d: %+v, %v; want %+v", i+1, got, err, want)
+		}
 	}
 }
 

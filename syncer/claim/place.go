@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"time"
 
@@ -14,13 +13,15 @@ import (
 
 // Numbers of places.
 const (
-	// identifyTimeout bounds how long a cluster is asked which one it is. A survey waits
-	// for mostSilent that do not answer: the others are unknown to it.
+	// identifyTimeout bounds how long a cluster is asked which one it is, and mostAsking how long
+	// a survey asks before it begins with no other: these come next time.
 	identifyTimeout = 10 * time.Second
-	mostSilent      = 3
-	// identityHolds is how long the answer counts: a tier may have a thousand releases
-	// with a kubeconfig, and none of them has its cluster on record.
-	identityHolds = 10 * time.Minute
+	mostAsking      = 15 * time.Second
+	// identityHolds is how long an answer counts, and silenceHolds how long that there was none.
+	// A tier may have a thousand releases with a kubeconfig, none of which has its cluster on
+	// record. An old answer would be about what the kubeconfig was before.
+	identityHolds = 30 * time.Second
+	silenceHolds  = 2 * time.Minute
 )
 
 // relation of an owner to the cluster that is asked about.
@@ -30,7 +31,8 @@ const (
 	elsewhere relation = iota
 	here
 	// perhaps: the kubeconfig is of another namespace than the one that asks, and its server says
-	// that it is the cluster that is asked about. Anybody can run one that does.
+	// that it is the cluster that is asked about. Anybody can run one that does. Or there was no
+	// time yet to ask.
 	perhaps
 	// unclear: it applies to a cluster that did not tell which one it is, or the one
 	// that is asked about did not. Unknown is not elsewhere.
@@ -48,18 +50,25 @@ func leadOf(namespace string, r target.Ref) lead {
 	return lead{namespace, r.Kind, r.Name, r.Key}
 }
 
-// identity is which cluster a lead was found to lead to.
+// identity is which cluster a lead was found to lead to; empty if it did not tell.
 type identity struct {
 	cluster string
 	at      time.Time
 }
 
+func (i identity) holds(now time.Time) bool {
+	if i.cluster == "" {
+		return now.Sub(i.at) < silenceHolds
+	}
+	return now.Sub(i.at) < identityHolds
+}
+
 // places are what a survey found out about clusters.
 type places struct {
-	// clusters are identities; one that is empty is not known.
+	// clusters are identities; one that is empty did not tell.
 	clusters map[lead]string
-	// silent counts the clusters that did not answer in time.
-	silent int
+	// asking is how long clusters were asked.
+	asking time.Duration
 }
 
 // applies tells whether a place of an owner is the cluster that is asked about. Nobody is
@@ -75,17 +84,19 @@ func (s *survey) applies(ctx context.Context, o client.Object, place target.Ref)
 	if s.Identify == nil {
 		return elsewhere
 	}
-	asked := s.cluster(ctx, s.self.GetNamespace(), s.at)
-	if asked == "" {
+	about, _ := s.cluster(ctx, s.self.GetNamespace(), s.at)
+	if about == "" {
 		return unclear
 	}
-	switch s.cluster(ctx, o.GetNamespace(), place) {
-	case asked:
+	switch there, asked := s.cluster(ctx, o.GetNamespace(), place); {
+	case there == about:
 		return is
-	case "":
-		return unclear
+	case there != "":
+		return elsewhere
+	case !asked:
+		return perhaps
 	}
-	return elsewhere
+	return unclear
 }
 
 // atHome reports whether a reference leads to the cluster that we run in, whose owners are
@@ -94,8 +105,12 @@ func (s *survey) atHome(ctx context.Context, namespace string, r target.Ref) boo
 	if r.Local() || s.Identify == nil {
 		return r.Local()
 	}
-	home := s.cluster(ctx, "", target.Ref{})
-	return home != "" && s.cluster(ctx, namespace, r) == home
+	home, _ := s.cluster(ctx, "", target.Ref{})
+	if home == "" {
+		return false
+	}
+	there, _ := s.cluster(ctx, namespace, r)
+	return there == home
 }
 
 // worthAsking reports whether it is known where a place of an owner is, or it is akin, so that
@@ -104,55 +119,67 @@ func (s *survey) worthAsking(v visit, place target.Ref) bool {
 	return place.Local() || place.Cluster != "" || place.SameCluster(v.owner.GetNamespace(), s.at, s.self.GetNamespace()) || s.akin(v)
 }
 
-// cluster identifies the cluster that a reference leads to. Empty is not known.
-func (s *survey) cluster(ctx context.Context, namespace string, r target.Ref) string {
+// cluster identifies the cluster that a reference leads to. Empty is not known: asked tells
+// whether it did not say so, or was not asked. That of self is always asked, and anew: all
+// that is elsewhere is so by it.
+func (s *survey) cluster(ctx context.Context, namespace string, r target.Ref) (cluster string, asked bool) {
 	if r.Cluster != "" {
-		return r.Cluster
+		return r.Cluster, true
 	}
 	at := leadOf(namespace, r)
 	if known, ok := s.places.clusters[at]; ok {
-		return known
+		return known, true
+	}
+	isSelf := at == leadOf(s.self.GetNamespace(), s.at)
+	known, remembered := s.identified(at)
+	switch {
+	case isSelf:
+		known = s.identify(ctx, namespace, r)
+	case remembered:
+	case s.places.asking >= mostAsking:
+		return "", false
+	default:
+		began := s.Now()
+		known = s.identify(ctx, namespace, r)
+		s.places.asking += s.Now().Sub(began)
+	}
+	if ctx.Err() != nil {
+		return "", false
 	}
 	if s.places.clusters == nil {
 		s.places.clusters = map[lead]string{}
 	}
-	known := s.identified(at)
-	if known == "" && s.places.silent < mostSilent {
-		known = s.identify(ctx, namespace, r)
-	}
 	s.places.clusters[at] = known
-	return known
+	return known, true
 }
 
 // identify asks a cluster which one it is.
 func (s *survey) identify(ctx context.Context, namespace string, r target.Ref) string {
-	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	asking, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
-	found, err := s.Identify(ctx, namespace, r)
+	found, err := s.Identify(asking, namespace, r)
+	if ctx.Err() != nil {
+		return "" // that says nothing of the cluster
+	}
 	if err != nil {
-		// Its own reconciliation tells why; here, it is unknown.
-		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
-			s.places.silent++
-		}
-		return ""
+		found.Cluster = "" // its own reconciliation tells why
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if found.Cluster != "" {
-		if s.identities == nil {
-			s.identities = map[lead]identity{}
-		}
-		s.identities[leadOf(namespace, r)] = identity{found.Cluster, s.Now()}
+	if s.identities == nil {
+		s.identities = map[lead]identity{}
 	}
+	s.identities[leadOf(namespace, r)] = identity{found.Cluster, s.Now()}
 	return found.Cluster
 }
 
-// identified is the identity that was found a while ago; empty if none was.
-func (c *Claims) identified(at lead) string {
+// identified is the identity that was found a while ago, if one was asked for.
+func (c *Claims) identified(at lead) (cluster string, asked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.identities, func(_ lead, i identity) bool { return c.Now().Sub(i.at) >= identityHolds })
-	return c.identities[at].cluster
+	maps.DeleteFunc(c.identities, func(_ lead, i identity) bool { return !i.holds(c.Now()) })
+	i, asked := c.identities[at]
+	return i.cluster, asked
 }
 
 // keepRecord gives an owner as it is declared what the live one has on record of its cluster, if
