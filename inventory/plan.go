@@ -250,7 +250,7 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 		case live.Deleting:
 			p.waits(e, live)
-		case live.HandOver != "" && (!overdue || !live.Unsure && protected(e, live, f.LowerTier)):
+		case live.HandOver != "" && (!overdue || !live.Unsure && Protected(e, live, f.LowerTier)):
 			inhabited[e.Namespace] = true
 			p.handsOver(e, live)
 			c.gone++
@@ -262,7 +262,7 @@ func PlanPrune(f Facts) Plan {
 			p.Needed = append(p.Needed, e)
 			p.NeededBy = live.NeededBy
 			c.unconfirmed++
-		case (protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
+		case (Protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
 			inhabited[e.Namespace] = true
 			p.Protected = append(p.Protected, e)
 			p.Along = cmp.Or(p.Along, live.Along)
@@ -441,9 +441,9 @@ func (p Plan) Message(owner string) string {
 	return strings.Join(parts, "; ")
 }
 
-// protected reports whether deleting the object may destroy a cluster or data that Git
-// does not have.
-func protected(e Entry, live Live, lowerTier bool) bool {
+// Protected reports whether deleting the object may destroy a cluster, data that Git does
+// not have, or the agent. lowerTier: it is in a child.
+func Protected(e Entry, live Live, lowerTier bool) bool {
 	switch {
 	case ProtectedKind(e.Group, e.Kind), ofAgent(e), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
 		return true

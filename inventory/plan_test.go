@@ -584,7 +584,7 @@ func TestPlanPruneProperties(t *testing.T) {
 				t.Fatalf("seed %d, round %d: forgets %s before it is gone", seed, i, d.Entry)
 			case !live.Owned, live.Exempt, live.Deleting, live.Recreated, live.Claimed != "", live.OfCluster != "":
 				t.Fatalf("seed %d, round %d: deletes %s in spite of %+v", seed, i, d.Entry, live)
-			case protected(d.Entry, live, f.LowerTier) && !live.Confirmed:
+			case Protected(d.Entry, live, f.LowerTier) && !live.Confirmed:
 				t.Fatalf("seed %d, round %d: deletes %s, which is protected and not confirmed", seed, i, d.Entry)
 			case d.UID != live.UID:
 				t.Fatalf("seed %d, round %d: delete of %s has UID %s, want %s", seed, i, d.Entry, d.UID, live.UID)

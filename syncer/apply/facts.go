@@ -74,6 +74,23 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	case err != nil:
 		return unknown(err), nil
 	}
+	live := a.liveOf(e, u, k)
+	if !live.Owned || live.Exempt || live.Deleting {
+		return live, u
+	}
+	if k.claimed != nil {
+		if err := a.claim(ctx, e, u.GetLabels(), k, &live); err != nil {
+			return unknown(err), nil
+		}
+	}
+	if err := a.weigh(ctx, e, u, owned, k, &live); err != nil {
+		return unknown(err), nil
+	}
+	return live, u
+}
+
+// liveOf is what an object says about itself.
+func (a *Applier) liveOf(e inventory.Entry, u *unstructured.Unstructured, k *lookups) inventory.Live {
 	labels := u.GetLabels()
 	live := inventory.Live{
 		State:     inventory.Present,
@@ -95,16 +112,13 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	if isLayer(e) {
 		live.Holding = holding(u)
 	}
-	if !live.Owned || live.Exempt || live.Deleting {
-		return live, u
-	}
-	if k.claimed != nil {
-		if err := a.claim(ctx, e, labels, k, &live); err != nil {
-			return unknown(err), nil
-		}
-	}
+	return live
+}
+
+// weigh sets what would be lost with an object: what needs it, and what goes with it.
+func (a *Applier) weigh(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, owned []inventory.Entry, k *lookups, live *inventory.Live) (err error) {
 	if live.OfCluster, live.Credential, err = a.neededBy(ctx, e, u, k); err != nil {
-		return unknown(err), nil
+		return err
 	}
 	switch {
 	case e.Group == "" && e.Kind == "Namespace":
@@ -114,10 +128,7 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	case isLayer(e):
 		live.Holds, live.Carries, live.Along = along(e, u)
 	}
-	if err != nil {
-		return unknown(err), nil
-	}
-	return live, u
+	return err
 }
 
 // claim sets what other owners of the tier have to do with an object.

@@ -41,6 +41,12 @@ func (r *run) recreate(ctx context.Context, it *item, refusal error) outcome {
 	case refused:
 		return outcome{err: ssaerrors.NewDryRunErr(refusal, it.object)}
 	}
+	switch protected, err := r.protects(ctx, it); {
+	case err != nil:
+		return outcome{err: fmt.Errorf("cannot find out whether %s is protected, so that it is not deleted: %w", ssautil.FmtUnstructured(it.object), err)}
+	case protected:
+		return outcome{err: ssaerrors.NewDryRunErr(refusal, it.object)}
+	}
 	if err := r.client.MayDelete(); err != nil {
 		return outcome{err: fmt.Errorf("cannot re-create %s: %w", ssautil.FmtUnstructured(it.object), err)}
 	}
@@ -67,6 +73,24 @@ func (r *run) recreate(ctx context.Context, it *item, refusal error) outcome {
 			return outcome{err: err}
 		}
 	}
+}
+
+// protects reports whether a prune of the live object would be held: its delete may destroy a
+// cluster, or end the agent before it has created the object again.
+func (r *run) protects(ctx context.Context, it *item) (bool, error) {
+	e, k := r.scopes.of(inventory.Of(it.object)), &lookups{}
+	u, err := r.get(ctx, it.mapping, e)
+	if confirmsAbsence(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	live := r.liveOf(e, u, k)
+	if err := r.weigh(ctx, e, u, r.owned, k, &live); err != nil {
+		return false, err
+	}
+	return inventory.Protected(e, live, r.options.LowerTier) || live.OfCluster != "", nil
 }
 
 // refusedAnew reports whether the API server would refuse an object for the same cause if it were
@@ -119,9 +143,8 @@ func (r *run) stillThere(it *item) error {
 	}}}
 }
 
-// mayRecreate reports whether an object may be deleted and created again to
-// change an immutable field. What is protected never is: it could destroy a
-// cluster.
+// mayRecreate reports whether an object may be deleted and created again to change an
+// immutable field, by what needs no request. What is protected never is: see protects.
 func mayRecreate(u *unstructured.Unstructured, live *observed.Object, o Options) bool {
 	gk := u.GroupVersionKind().GroupKind()
 	kind, _, _ := unstructured.NestedString(u.Object, "type")

@@ -10,6 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // TestRecreate: an object is deleted for an immutable field alone. An API server says that in the same
@@ -57,6 +60,62 @@ func TestRecreate(t *testing.T) {
 			defer s.mu.Unlock()
 			if got := slices.Contains(s.requests, http.MethodDelete+" a"); got != tc.recreated {
 				t.Errorf("%s: it is deleted: %t, of %v with %v", tc.reason, got, s.requests, err)
+			}
+		})
+	}
+}
+
+// TestRecreateProtected: what a prune would hold is never deleted and created again. Without the
+// rights of the agent, nobody could create them again (read 231).
+func TestRecreateProtected(t *testing.T) {
+	label := func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{v1alpha1.ProtectedLabel: "true"}) }
+	inAgent := func(u *unstructured.Unstructured) { u.SetNamespace(v1alpha1.AgentNamespace) }
+	for name, tc := range map[string]struct {
+		reason     string
+		kind, name string
+		// both changes what is declared and what is there, live the latter alone.
+		both, live func(*unstructured.Unstructured)
+		refuse     string
+		recreated  bool
+	}{
+		"Rights":      {"without them nothing more can be written", "ClusterRoleBinding", v1alpha1.AgentName, nil, nil, "", false},
+		"OtherRights": {"they are somebody else's", "ClusterRoleBinding", "other", nil, nil, "", true},
+		"Agent":       {"a kill in between leaves no agent", "Deployment", v1alpha1.AgentName, inAgent, nil, "", false},
+		"Label":       {"a person protects the live object", "Deployment", "a", nil, label, "", false},
+		"KeysOfPKI":   {"a Secret is what the live one is, whatever is declared", "Secret", "a", nil, func(u *unstructured.Unstructured) { u.Object["type"] = clusterapi.SecretType }, "", false},
+		"Secret":      {"an ordinary one", "Secret", "a", nil, nil, "", true},
+		"Unread":      {"unknown is not unprotected", "Deployment", "a", nil, nil, "GET a", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			object := anObject(tc.kind, tc.name, nil)
+			live := anObject(tc.kind, tc.name, &apps)
+			if tc.both != nil {
+				tc.both(object)
+				tc.both(live)
+			}
+			s.put(live, tc.live)
+			immutable := apierrors.NewInvalid(schema.GroupKind{Kind: tc.kind}, tc.name, nil)
+			immutable.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "roleRef", Message: "field is immutable"}}
+			s.refuses["PATCH "+tc.name] = immutable
+			r := s.applier(t).begin([]Phase{{Objects: []*unstructured.Unstructured{object}}}, Options{Force: true})
+			it, err := r.locate(object, nil)
+			if err == nil {
+				err = r.observe(t.Context(), it)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.refuse != "" {
+				s.refuses[tc.refuse] = apierrors.NewInternalError(errors.New("etcd"))
+			}
+			if out := r.send(t.Context(), it); out.err == nil {
+				t.Errorf("%s: no error", tc.reason)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if got := slices.Contains(s.requests, http.MethodDelete+" "+tc.name); got != tc.recreated {
+				t.Errorf("%s: it is deleted: %t, of %v", tc.reason, got, s.requests)
 			}
 		})
 	}

@@ -54,6 +54,7 @@ var serverKinds = map[schema.GroupVersionKind]meta.RESTScope{
 	{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}:                         meta.RESTScopeRoot,
 	{Group: clusterapi.ClusterKind.Group, Version: "v1beta2", Kind: clusterapi.ClusterKind.Kind}: meta.RESTScopeNamespace,
 	{Group: "apps", Version: "v1", Kind: "Deployment"}:                                           meta.RESTScopeNamespace,
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"}:              meta.RESTScopeRoot,
 	{Group: "batch", Version: "v1", Kind: "Job"}:                                                 meta.RESTScopeNamespace,
 }
 
@@ -126,6 +127,10 @@ func (s *server) store(path string, u *unstructured.Unstructured) {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if found := s.discovered(r.URL.Path); found != nil {
+		s.answer(w, http.StatusOK, found)
+		return
+	}
 	name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	if r.Method == http.MethodGet {
 		s.reads++
@@ -149,6 +154,33 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		s.delete(w, r, known)
 	}
+}
+
+// discovered is what a path of discovery shows; nil if it is of something else.
+func (s *server) discovered(path string) any {
+	if path == "/api" {
+		return metav1.APIVersions{Versions: []string{"v1"}}
+	}
+	groups, resources := metav1.APIGroupList{}, metav1.APIResourceList{}
+	for gvk, scope := range serverKinds {
+		if version := (metav1.GroupVersionForDiscovery{GroupVersion: gvk.GroupVersion().String(), Version: gvk.Version}); gvk.Group != "" {
+			groups.Groups = append(groups.Groups, metav1.APIGroup{Name: gvk.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
+		}
+		place := s.path(gvk, "", "")
+		if at := strings.LastIndex(place, "/"); place[:at] == path {
+			resources.GroupVersion = gvk.GroupVersion().String()
+			resources.APIResources = append(resources.APIResources, metav1.APIResource{
+				Name: place[at+1:], Kind: gvk.Kind, Namespaced: scope.Name() == meta.RESTScopeNameNamespace, Verbs: []string{"list"},
+			})
+		}
+	}
+	switch {
+	case path == "/apis":
+		return groups
+	case len(resources.APIResources) > 0:
+		return resources
+	}
+	return nil
 }
 
 // isList reports whether a path is of a kind, and not of an object.
