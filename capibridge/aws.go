@@ -30,13 +30,12 @@ type awsAdapter struct {
 
 // Names that the provider's own installation uses.
 const (
-	awsBootstrapSecret = "capa-manager-bootstrap-credentials"
-	awsServiceAccount  = "capa-controller-manager"
-	awsRoleAnnotation  = "eks.amazonaws.com/role-arn"
+	awsServiceAccount = "capa-controller-manager"
+	awsRoleAnnotation = "eks.amazonaws.com/role-arn"
 )
 
 func (a awsAdapter) bootstrapSecret() clusterapi.Reference {
-	return clusterapi.Reference{Kind: "Secret", Namespace: a.namespace, Name: awsBootstrapSecret}
+	return clusterapi.Reference{Kind: "Secret", Namespace: a.namespace, Name: clusterapi.AWSControllerSecret}
 }
 
 func (a awsAdapter) serviceAccount() clusterapi.Reference {
@@ -289,7 +288,7 @@ func (a awsAdapter) controller(have objects) *Identity {
 	case secret == nil && why.Reason != HealthNotFound:
 		return &Identity{Form: IdentityController, Message: why.Message}
 	case secret != nil && !blank(secret, "credentials"):
-		return &Identity{Form: IdentityStatic, SecretNamespace: a.namespace, SecretName: awsBootstrapSecret}
+		return &Identity{Form: IdentityStatic, SecretNamespace: a.namespace, SecretName: clusterapi.AWSControllerSecret}
 	}
 	account, why := have.get(a.serviceAccount())
 	switch {

@@ -33,13 +33,8 @@ import (
 type azureAdapter struct{}
 
 const (
-	asoManagedClusterGroup  = "containerservice.azure.com"
-	asoResourceGroupGroup   = "resources.azure.com"
-	asoCredentialAnnotation = "serviceoperator.azure.com/credential-from"
-	// Objects without the annotation use asoNamespaceSecret, and asoGlobalSecret where
-	// that one does not exist.
-	asoNamespaceSecret = "aso-credential"
-	asoGlobalSecret    = "aso-controller-settings"
+	asoManagedClusterGroup = "containerservice.azure.com"
+	asoResourceGroupGroup  = "resources.azure.com"
 )
 
 func (a azureAdapter) wants(c Cluster, have objects) []clusterapi.Reference {
@@ -164,7 +159,7 @@ func asoFields(c Cluster, aso *azurev1.AzureASOManagedControlPlane, have objects
 	}
 	fields.location = stringAt(aks, "spec", "location")
 	fields.resourceGroup = stringAt(aks, "spec", "owner", "name")
-	credential := aks.GetAnnotations()[asoCredentialAnnotation]
+	credential := aks.GetAnnotations()[clusterapi.AzureCredentialAnnotation]
 	if infrastructure, _, ok := typed[azurev1.AzureASOManagedCluster](have, c.Infrastructure); ok {
 		if group := embedded(infrastructure.Spec.Resources, schema.GroupKind{Group: asoResourceGroupGroup, Kind: "ResourceGroup"}); group != nil {
 			if name := stringAt(group, "spec", "azureName"); name != "" && group.GetName() == fields.resourceGroup {
@@ -173,7 +168,7 @@ func asoFields(c Cluster, aso *azurev1.AzureASOManagedControlPlane, have objects
 		}
 	}
 	if credential == "" {
-		credential = asoNamespaceSecret
+		credential = clusterapi.AzureNamespaceSecret
 	}
 	fields.secret = clusterapi.Reference{Kind: "Secret", Namespace: c.Namespace, Name: credential}
 	if live, _ := have.get(fields.managedCluster); live != nil {
@@ -354,11 +349,11 @@ func azureIdentity(c Cluster, fields azureCluster, have objects) Identity {
 func asoIdentity(ref clusterapi.Reference, have objects) Identity {
 	secret, why := have.get(ref)
 	if secret == nil {
-		if why.Reason == HealthNotFound && ref.Name == asoNamespaceSecret {
+		if why.Reason == HealthNotFound && ref.Name == clusterapi.AzureNamespaceSecret {
 			return Identity{
 				Form: IdentityController,
 				Message: "no credential is named, and the namespace has none, so that of Azure Service Operator is used, in Secret " +
-					asoGlobalSecret + " of its namespace",
+					clusterapi.AzureControllerSecret + " of its namespace",
 			}
 		}
 		return Identity{Form: IdentityUnknown, SecretNamespace: ref.Namespace, SecretName: ref.Name, Message: why.Message}

@@ -171,22 +171,30 @@ func NamesIdentity(u *unstructured.Unstructured, field, namespace, kind, name st
 // secretRef and means a Secret beside its controller, Azure clientSecret, vSphere
 // secretName.
 func ReadsSecret(identity *unstructured.Unstructured, namespace, name string) bool {
+	return slices.ContainsFunc(secretsRead(identity), func(r types.NamespacedName) bool {
+		return r.Name == name && (r.Namespace == "" || r.Namespace == namespace)
+	})
+}
+
+// secretsRead are the Secrets that an identity reads, without a namespace where that is the
+// controller's.
+func secretsRead(identity *unstructured.Unstructured) []types.NamespacedName {
+	var read []types.NamespacedName
 	spec, _, _ := unstructured.NestedMap(identity.Object, "spec")
 	for _, field := range []string{"secretRef", "clientSecret", "secretName"} {
+		secret := types.NamespacedName{Namespace: identity.GetNamespace()}
 		switch ref := spec[field].(type) {
 		case string:
-			if ref == name && (identity.GetNamespace() == "" || identity.GetNamespace() == namespace) {
-				return true
-			}
+			secret.Name = ref
 		case map[string]any:
-			in, _ := ref["namespace"].(string)
-			if in == "" {
-				in = identity.GetNamespace()
-			}
-			if ref["name"] == name && (in == "" || in == namespace) {
-				return true
+			secret.Name, _ = ref["name"].(string)
+			if in, _ := ref["namespace"].(string); in != "" {
+				secret.Namespace = in
 			}
 		}
+		if secret.Name != "" {
+			read = append(read, secret)
+		}
 	}
-	return false
+	return read
 }

@@ -266,3 +266,50 @@ func TestReadsSecret(t *testing.T) {
 		})
 	}
 }
+
+func TestAzureSecretsOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, object string
+		want           []string
+	}{
+		"Resource":  {"one of the operator's own", "apiVersion: containerservice.azure.com/v1api20240901\nkind: ManagedCluster\nmetadata: {name: a, annotations: {serviceoperator.azure.com/credential-from: keys}}", []string{"keys"}},
+		"Namespace": {"without the annotation it is the Secret of the namespace", "apiVersion: resources.azure.com/v1api20200601\nkind: ResourceGroup\nmetadata: {name: a}", []string{"aso-credential"}},
+		"WrittenOut": {"each resource that a control plane is made of", "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: AzureASOManagedControlPlane\nmetadata: {name: a}\nspec: {resources: [" +
+			"{apiVersion: containerservice.azure.com/v1, kind: ManagedCluster, metadata: {annotations: {serviceoperator.azure.com/credential-from: keys}}}," +
+			"{apiVersion: network.azure.com/v1, kind: VirtualNetwork, metadata: {annotations: {serviceoperator.azure.com/credential-from: keys}}}," +
+			"{apiVersion: resources.azure.com/v1, kind: ResourceGroup, metadata: {name: a}}]}", []string{"keys", "aso-credential"}},
+		"Other":     {"an AzureCluster has an identity instead", "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: AzureCluster\nmetadata: {name: a, annotations: {serviceoperator.azure.com/credential-from: keys}}\nspec: {identityRef: {name: i}}", nil},
+		"WrongType": {"a field of another type counts as not set", "apiVersion: resources.azure.com/v1\nkind: ResourceGroup\nmetadata: {name: a, annotations: [keys]}", []string{"aso-credential"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := AzureSecretsOf(object(t, tc.object)); !slices.Equal(got, tc.want) {
+				t.Errorf("%s: AzureSecretsOf() = %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestUsesControllerKeys(t *testing.T) {
+	identities := []unstructured.Unstructured{
+		*object(t, "{kind: AWSClusterStaticIdentity, metadata: {name: keys}, spec: {secretRef: keys}}"),
+		*object(t, "{kind: AWSClusterRoleIdentity, metadata: {name: role}, spec: {roleARN: a}}"),
+	}
+	for name, tc := range map[string]struct {
+		reason, object string
+		want           bool
+	}{
+		"None":       {"it names no identity", "{kind: AWSCluster}", true},
+		"Static":     {"the identity has keys", "{kind: AWSCluster, spec: {identityRef: {kind: AWSClusterStaticIdentity, name: keys}}}", false},
+		"Role":       {"a role is assumed with the keys of the controllers", "{kind: AWSCluster, spec: {identityRef: {kind: AWSClusterRoleIdentity, name: role}}}", true},
+		"Managed":    {"the control plane of EKS says", "{kind: AWSManagedCluster}", false},
+		"EKS":        {"which names none here", "{kind: AWSManagedControlPlane}", true},
+		"Operator":   {"a resource names no Secret", "{kind: AzureASOManagedCluster, spec: {resources: [{apiVersion: resources.azure.com/v1, kind: ResourceGroup}]}}", true},
+		"Credential": {"all resources name one", "{kind: AzureASOManagedCluster, spec: {resources: [{apiVersion: resources.azure.com/v1, metadata: {annotations: {serviceoperator.azure.com/credential-from: a}}}]}}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := UsesControllerKeys(object(t, tc.object), identities); got != tc.want {
+				t.Errorf("%s: UsesControllerKeys() = %t", tc.reason, got)
+			}
+		})
+	}
+}

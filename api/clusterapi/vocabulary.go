@@ -126,7 +126,8 @@ func IsClass(kind string) bool { return strings.HasSuffix(kind, "Class") }
 func IsIdentity(kind string) bool { return strings.HasSuffix(kind, "Identity") }
 
 // MayNameIdentity reports whether objects of a provider's kind may refer to an
-// identity: its clusters and its control planes do.
+// identity, or to the Secret with its keys: its clusters and its control planes do, and
+// whatever has resources of Azure Service Operator.
 func MayNameIdentity(kind string) bool {
-	return strings.HasSuffix(kind, Cluster) || strings.HasSuffix(kind, "ControlPlane")
+	return strings.HasSuffix(kind, Cluster) || strings.HasSuffix(kind, "ControlPlane") || strings.HasPrefix(kind, AzureOperatorPrefix)
 }

@@ -62,15 +62,16 @@ func TestKinds(t *testing.T) {
 		reason                            string
 		template, class, identity, naming bool
 	}{
-		"Cluster":                   {"core's", false, false, false, true},
-		"AzureCluster":              {"it names the identity by which its cloud is reached", false, false, false, true},
-		"AWSManagedControlPlane":    {"EKS has the identity here", false, false, false, true},
-		"AWSMachineTemplate":        {"machines are made after it", true, false, false, false},
-		"ClusterClass":              {"clusters are made after it", false, true, false, false},
-		"AWSClusterStaticIdentity":  {"keys", false, false, true, false},
-		"AzureClusterIdentity":      {"keys", false, false, true, false},
-		"MachineDeployment":         {"no role besides its own", false, false, false, false},
-		"KubeadmControlPlaneConfig": {"a role is the end of the name", false, false, false, false},
+		"Cluster":                    {"core's", false, false, false, true},
+		"AzureCluster":               {"it names the identity by which its cloud is reached", false, false, false, true},
+		"AWSManagedControlPlane":     {"EKS has the identity here", false, false, false, true},
+		"AWSMachineTemplate":         {"machines are made after it", true, false, false, false},
+		"AzureASOManagedMachinePool": {"it has resources, each with its credentials", false, false, false, true},
+		"ClusterClass":               {"clusters are made after it", false, true, false, false},
+		"AWSClusterStaticIdentity":   {"keys", false, false, true, false},
+		"AzureClusterIdentity":       {"keys", false, false, true, false},
+		"MachineDeployment":          {"no role besides its own", false, false, false, false},
+		"KubeadmControlPlaneConfig":  {"a role is the end of the name", false, false, false, false},
 	} {
 		got := [4]bool{IsTemplate(kind), IsClass(kind), IsIdentity(kind), MayNameIdentity(kind)}
 		if want := [4]bool{tc.template, tc.class, tc.identity, tc.naming}; got != want {

@@ -328,8 +328,8 @@ func (r *Reading) names(ctx context.Context, kind schema.GroupVersionKind, f fun
 			u.SetResourceVersion(m.ResourceVersion)
 			u.SetLabels(m.Labels)
 			u.SetOwnerReferences(m.OwnerReferences)
-			if name := m.Annotations[credentialAnnotation]; name != "" {
-				u.SetAnnotations(map[string]string{credentialAnnotation: name})
+			if name := m.Annotations[clusterapi.AzureCredentialAnnotation]; name != "" {
+				u.SetAnnotations(map[string]string{clusterapi.AzureCredentialAnnotation: name})
 			}
 			if err := f(u); err != nil {
 				return err

@@ -9,15 +9,6 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
-// credentialAnnotation names the Secret with which Azure Service Operator makes a resource.
-// Without it the operator takes the Secret of the namespace.
-const (
-	credentialAnnotation  = "serviceoperator.azure.com/credential-from"
-	namespaceCredential   = "aso-credential"
-	azureResourceSuffix   = ".azure.com"
-	azureResourceTemplate = "AzureASO"
-)
-
 // referencesOf finds what an object refers to: by kind and name anywhere in its spec, its
 // class, the Secrets and ConfigMaps in fields that are named so, and the resources that it
 // has written out in itself. Some lead nowhere.
@@ -29,10 +20,10 @@ func referencesOf(u *unstructured.Unstructured) []clusterapi.Reference {
 		}
 	}
 	group := u.GroupVersionKind().Group
-	if strings.HasSuffix(group, azureResourceSuffix) || strings.HasPrefix(u.GetKind(), azureResourceTemplate) {
-		refs = append(refs, clusterapi.Named(u.GetNamespace(), secrets.Kind, namespaceCredential))
+	if strings.HasSuffix(group, clusterapi.AzureGroupSuffix) || strings.HasPrefix(u.GetKind(), clusterapi.AzureOperatorPrefix) {
+		refs = append(refs, clusterapi.Named(u.GetNamespace(), secrets.Kind, clusterapi.AzureNamespaceSecret))
 	}
-	if name := u.GetAnnotations()[credentialAnnotation]; name != "" {
+	if name := u.GetAnnotations()[clusterapi.AzureCredentialAnnotation]; name != "" {
 		refs = append(refs, clusterapi.Named(u.GetNamespace(), secrets.Kind, name))
 	}
 	spec, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec")
@@ -79,7 +70,7 @@ func inFields(found []clusterapi.Reference, v any, namespace string) []clusterap
 // kindOfField is the kind that fields of a name refer to; empty if they name none.
 func kindOfField(key string) string {
 	switch key {
-	case "secret", "secretRef", "secretName", "dataSecretName", "clientSecret", "credentialsSecretRef", credentialAnnotation:
+	case "secret", "secretRef", "secretName", "dataSecretName", "clientSecret", "credentialsSecretRef", clusterapi.AzureCredentialAnnotation:
 		return secrets.Kind
 	case "configMap", "configMapRef":
 		return configMaps.Kind

@@ -1,10 +1,12 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -169,10 +171,7 @@ func userOf(e inventory.Entry, k *lookups) string {
 	for range identitiesChain {
 		for i := range k.users {
 			if u := &k.users[i]; clusterapi.NamesIdentity(u, clusterapi.IdentityField, e.Namespace, e.Kind, e.Name) {
-				if name := clusterapi.ClusterOf(u); name != "" {
-					return name
-				}
-				return u.GetName()
+				return clusterNameOf(u)
 			}
 		}
 		at := slices.IndexFunc(k.identities, func(i unstructured.Unstructured) bool {
@@ -186,7 +185,13 @@ func userOf(e inventory.Entry, k *lookups) string {
 	return ""
 }
 
-// credentialOf tells which identity reads a Secret, and which Cluster uses that.
+// clusterNameOf is the Cluster of what uses an identity, or its own name if that is not known.
+func clusterNameOf(u *unstructured.Unstructured) string {
+	return cmp.Or(clusterapi.ClusterOf(u), u.GetName())
+}
+
+// credentialOf tells what reads a Secret to reach its cloud, and which Cluster needs that: an
+// identity, resources of Azure Service Operator, or the controllers of a provider.
 func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookups) (ofCluster, credential string, err error) {
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", "", err
@@ -201,6 +206,17 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 			return user, identity.String(), nil
 		}
 		credential = identity.String()
+	}
+	kinds := clusterapi.KindsByControllerSecret(e.Name)
+	for i := range k.users {
+		u := &k.users[i]
+		if u.GetNamespace() == e.Namespace && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) ||
+			kinds != "" && strings.HasPrefix(u.GetKind(), kinds) && clusterapi.UsesControllerKeys(u, k.identities) {
+			return clusterNameOf(u), inventory.Of(u).String(), nil
+		}
+	}
+	if kinds != "" {
+		credential = cmp.Or(credential, "controllers of "+kinds)
 	}
 	return "", credential, nil
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fluxcd/pkg/ssa"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -104,4 +106,61 @@ func TestAlong(t *testing.T) {
 	if got := holding(parsed(t, layer+"status: {removal: {waiting: 1}}")); got != "" {
 		t.Errorf("a Layer that holds nothing says %q", got)
 	}
+}
+
+// TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
+// whatever writes them (read 229, 230).
+func TestKeys(t *testing.T) {
+	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
+	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
+	for name, tc := range map[string]struct {
+		reason string
+		object string
+		// others are in the cluster as well.
+		others []string
+		// keeps: it waits for a Cluster; asks: a person has to confirm.
+		keeps, asks bool
+	}{
+		"Identity":   {"an identity that is used reads it", "kind: Secret\nmetadata: {name: keys}", []string{static, infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"}, true, false},
+		"Idle":       {"an identity that nobody uses reads it", "kind: Secret\nmetadata: {name: keys}", []string{static}, false, true},
+		"Nobody":     {"nothing reads it", "kind: Secret\nmetadata: {name: other}", []string{static}, false, false},
+		"Operator":   {"AKS is made with it by Azure Service Operator", "kind: Secret\nmetadata: {name: keys}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, true, false},
+		"Namespace":  {"or with that of the namespace, where none is named", "kind: Secret\nmetadata: {name: aso-credential}", []string{aks("{}")}, true, false},
+		"Another":    {"it names another one", "kind: Secret\nmetadata: {name: aso-credential}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, false, false},
+		"Controller": {"the controllers of AWS have it, and a cluster has no identity", "kind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"}, true, false},
+		"NoCluster":  {"the controllers of AWS have it, and nothing to do", "kind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", nil, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			for _, text := range tc.others {
+				s.put(inX(parsed(t, text)), nil)
+			}
+			u := inX(parsed(t, "apiVersion: v1\n"+tc.object))
+			apps.label(u)
+			u.SetManagedFields(managedBy(apps.FieldManager))
+			s.put(u, nil)
+			res := Result{Changes: ssa.NewChangeSet()}
+			err := s.applier(t).prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{inventory.Of(u)}, Asked: true}, Options{}, nil, &res)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := [3]bool{len(res.Plan.OfCluster) > 0, len(res.Plan.Protected) > 0, len(res.Deleted) > 0}; got != [3]bool{tc.keeps, tc.asks, !tc.keeps && !tc.asks} {
+				t.Errorf("%s: waits, asks, deletes: %v", tc.reason, got)
+			}
+		})
+	}
+}
+
+// inX is an object in the namespace of anObject, if its kind has namespaces.
+func inX(u *unstructured.Unstructured) *unstructured.Unstructured {
+	if serverKinds[u.GroupVersionKind()].Name() == meta.RESTScopeNameNamespace {
+		u.SetNamespace("x")
+	}
+	return u
+}
+
+// aks is a control plane of AKS, of a ManagedCluster with such annotations.
+func aks(annotations string) string {
+	return "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: AzureASOManagedControlPlane\nmetadata: {name: a}\n" +
+		"spec: {resources: [{apiVersion: containerservice.azure.com/v1api20240901, kind: ManagedCluster, metadata: {name: a, annotations: " + annotations + "}}]}"
 }

@@ -46,16 +46,19 @@ type server struct {
 
 // kinds that the server has.
 var serverKinds = map[schema.GroupVersionKind]meta.RESTScope{
-	{Version: "v1", Kind: "ConfigMap"}:                                                           meta.RESTScopeNamespace,
-	{Version: "v1", Kind: "Secret"}:                                                              meta.RESTScopeNamespace,
-	{Version: "v1", Kind: "PersistentVolumeClaim"}:                                               meta.RESTScopeNamespace,
-	{Version: "v1", Kind: "Namespace"}:                                                           meta.RESTScopeRoot,
-	{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}:             meta.RESTScopeRoot,
-	{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}:                         meta.RESTScopeRoot,
-	{Group: clusterapi.ClusterKind.Group, Version: "v1beta2", Kind: clusterapi.ClusterKind.Kind}: meta.RESTScopeNamespace,
-	{Group: "apps", Version: "v1", Kind: "Deployment"}:                                           meta.RESTScopeNamespace,
-	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"}:              meta.RESTScopeRoot,
-	{Group: "batch", Version: "v1", Kind: "Job"}:                                                 meta.RESTScopeNamespace,
+	{Version: "v1", Kind: "ConfigMap"}:                                                               meta.RESTScopeNamespace,
+	{Version: "v1", Kind: "Secret"}:                                                                  meta.RESTScopeNamespace,
+	{Version: "v1", Kind: "PersistentVolumeClaim"}:                                                   meta.RESTScopeNamespace,
+	{Version: "v1", Kind: "Namespace"}:                                                               meta.RESTScopeRoot,
+	{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}:                 meta.RESTScopeRoot,
+	{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}:                             meta.RESTScopeRoot,
+	{Group: clusterapi.ClusterKind.Group, Version: "v1beta2", Kind: clusterapi.ClusterKind.Kind}:     meta.RESTScopeNamespace,
+	{Group: "apps", Version: "v1", Kind: "Deployment"}:                                               meta.RESTScopeNamespace,
+	{Group: clusterapi.InfrastructureGroup, Version: "v1beta2", Kind: "AWSCluster"}:                  meta.RESTScopeNamespace,
+	{Group: clusterapi.InfrastructureGroup, Version: "v1beta2", Kind: "AWSClusterStaticIdentity"}:    meta.RESTScopeRoot,
+	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "AzureASOManagedControlPlane"}: meta.RESTScopeNamespace,
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"}:                  meta.RESTScopeRoot,
+	{Group: "batch", Version: "v1", Kind: "Job"}:                                                     meta.RESTScopeNamespace,
 }
 
 func newServer() *server {
