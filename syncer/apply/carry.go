@@ -27,7 +27,7 @@ func isSync(e inventory.Entry) bool {
 // carries counts what goes with a Kustomization or HelmRelease, and with those
 // that it declares, and names what of that is protected. An object that another
 // owner answers for stays, as it does when a Kustomization was only renamed.
-func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, claimed Claims) (holds []string, objects int, err error) {
+func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, k *lookups) (holds []string, objects int, err error) {
 	seen := map[string]bool{e.ID(): true}
 	for queue := []*unstructured.Unstructured{u}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
@@ -47,8 +47,8 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 			entries = scopes.ofAll(entries)
 		}
 		for _, c := range entries {
-			if claimed != nil && !elsewhere {
-				if by, err := claimed(ctx, c, inventory.Of(at)); err != nil {
+			if k.claimed != nil && !elsewhere {
+				if by, err := k.claimed(ctx, c, inventory.Of(at)); err != nil {
 					return nil, 0, err
 				} else if by.Owner != "" {
 					continue
@@ -59,25 +59,36 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 			if inventory.ProtectedKind(c.Group, c.Kind) || lower {
 				holds = append(holds, c.String())
 			}
-			if elsewhere || !isSync(c) && !isLayer(c) || seen[c.ID()] {
+			if elsewhere || !isSync(c) && !isLayer(c) && !isCredential(c) && !isSecret(c) || seen[c.ID()] {
 				continue
-			}
-			seen[c.ID()] = true
-			if len(seen) > carriedMost {
-				return append(holds, c.String()), objects, nil
 			}
 			below := c.Object()
-			if err := a.facts.Get(ctx, client.ObjectKeyFromObject(below), below); confirmsAbsence(err) {
-				continue
-			} else if err != nil {
-				return nil, 0, fmt.Errorf("cannot read %s to tell what goes with it: %w", c, err)
+			if !isSecret(c) { // its name tells who reads it
+				seen[c.ID()] = true
+				if len(seen) > carriedMost {
+					return append(holds, c.String()), objects, nil
+				}
+				if err := a.facts.Get(ctx, client.ObjectKeyFromObject(below), below); confirmsAbsence(err) {
+					continue
+				} else if err != nil {
+					return nil, 0, fmt.Errorf("cannot read %s to tell what goes with it: %w", c, err)
+				}
 			}
-			if isLayer(c) {
+			switch {
+			case isSync(c):
+				queue = append(queue, below)
+			case isLayer(c):
 				layerHolds, layerObjects, _ := along(c, below)
 				holds, objects = append(holds, layerHolds...), objects+layerObjects
-				continue
+			default:
+				ofCluster, credential, err := a.neededBy(ctx, c, below, k)
+				if err != nil {
+					return nil, 0, err
+				}
+				if ofCluster != "" || credential != "" {
+					holds = append(holds, c.String())
+				}
 			}
-			queue = append(queue, below)
 		}
 	}
 	return holds, objects, nil

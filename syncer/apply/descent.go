@@ -8,17 +8,18 @@ import (
 	"slices"
 	"strings"
 
-	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -46,7 +47,7 @@ type lookups struct {
 }
 
 // neededBy names the Cluster that an object is a part of, or that needs it to be
-// taken apart one day, and the identity that reads a Secret. What Cluster API has
+// taken apart one day, and the identity that reads a Secret, or what a Credential keeps in one. What Cluster API has
 // not adopted yet, or a provider does not mark, is found by what refers to it.
 func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, k *lookups) (ofCluster, credential string, err error) {
 	if isCluster(e) {
@@ -61,9 +62,9 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 			return name, "", nil
 		}
 	}
-	isSecret := ssautil.IsSecret(u)
-	if !clusterapi.IsGroup(e.Group) && !isSecret {
-		return "", "", nil
+	secret, err := secretOf(e, u)
+	if err != nil || !clusterapi.IsGroup(e.Group) && secret == (inventory.Entry{}) {
+		return "", "", err
 	}
 	if _, err := a.facts.RESTMapper().RESTMapping(clusterapi.ClusterKind); meta.IsNoMatchError(err) {
 		return "", "", nil // there are no Clusters
@@ -71,8 +72,8 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 		return "", "", fmt.Errorf("cannot look up kind Cluster: %w", err)
 	}
 	switch {
-	case isSecret:
-		return a.credentialOf(ctx, e, k)
+	case secret != (inventory.Entry{}):
+		return a.credentialOf(ctx, secret, k)
 	case clusterapi.IsIdentity(e.Kind):
 		// Its own namespace, not that of its Kustomization's targetNamespace.
 		e.Namespace = u.GetNamespace()
@@ -81,6 +82,26 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 	}
 	ofCluster, err = a.referredTo(ctx, e, u, k)
 	return ofCluster, "", err
+}
+
+func isSecret(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Secret" }
+
+func isCredential(e inventory.Entry) bool { return e.Group == v1alpha1.Group && e.Kind == "Credential" }
+
+// secretOf is the Secret of which the keys end with an object: the object itself, or what a
+// Credential keeps them in. It is zero for all others.
+func secretOf(e inventory.Entry, u *unstructured.Unstructured) (inventory.Entry, error) {
+	switch {
+	case isSecret(e):
+		return e, nil
+	case !isCredential(e):
+		return inventory.Entry{}, nil
+	}
+	c := &v1alpha1.Credential{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, c); err != nil {
+		return inventory.Entry{}, fmt.Errorf("cannot read %s: %w", e, err)
+	}
+	return inventory.Entry{Version: "v1", Kind: "Secret", Namespace: e.Namespace, Name: c.SecretName()}, nil
 }
 
 func (a *Applier) clusterExists(ctx context.Context, e inventory.Entry) (bool, error) {

@@ -113,6 +113,11 @@ func TestAlong(t *testing.T) {
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
+	const user = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	const credential = "apiVersion: cascade.dev/v1alpha1\nkind: Credential\nmetadata: {name: c}\nspec: "
+	carrier := func(id, version string) string {
+		return "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: k}\nspec: {prune: true}\nstatus: {inventory: {entries: [{id: " + id + ", v: " + version + "}]}}"
+	}
 	for name, tc := range map[string]struct {
 		reason string
 		object string
@@ -121,21 +126,28 @@ func TestKeys(t *testing.T) {
 		// keeps: it waits for a Cluster; asks: a person has to confirm.
 		keeps, asks bool
 	}{
-		"Identity":   {"an identity that is used reads it", "kind: Secret\nmetadata: {name: keys}", []string{static, infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"}, true, false},
-		"Idle":       {"an identity that nobody uses reads it", "kind: Secret\nmetadata: {name: keys}", []string{static}, false, true},
-		"Nobody":     {"nothing reads it", "kind: Secret\nmetadata: {name: other}", []string{static}, false, false},
-		"Operator":   {"AKS is made with it by Azure Service Operator", "kind: Secret\nmetadata: {name: keys}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, true, false},
-		"Namespace":  {"or with that of the namespace, where none is named", "kind: Secret\nmetadata: {name: aso-credential}", []string{aks("{}")}, true, false},
-		"Another":    {"it names another one", "kind: Secret\nmetadata: {name: aso-credential}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, false, false},
-		"Controller": {"the controllers of AWS have it, and a cluster has no identity", "kind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"}, true, false},
-		"NoCluster":  {"the controllers of AWS have it, and nothing to do", "kind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", nil, false, true},
+		"Identity":   {"an identity that is used reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{static, user}, true, false},
+		"Idle":       {"an identity that nobody uses reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{static}, false, true},
+		"Nobody":     {"nothing reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: other}", []string{static}, false, false},
+		"Operator":   {"AKS is made with it by Azure Service Operator", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, true, false},
+		"Namespace":  {"or with that of the namespace, where none is named", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{}")}, true, false},
+		"Another":    {"it names another one", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, false, false},
+		"Controller": {"the controllers of AWS have it, and a cluster has no identity", "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"}, true, false},
+		"Keeper":     {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{static, user}, true, false},
+		"OwnName":    {"whose Secret has its name", strings.ReplaceAll(credential, "c}", "keys}") + "{}", []string{static, user}, true, false},
+		"IdleKeeper": {"nobody uses the identity for now", credential + "{target: {name: keys}}", []string{static}, false, true},
+		"NoKeeper":   {"it keeps other keys", credential + "{}", []string{static, user}, false, false},
+		"Carried":    {"the Credential goes with the Kustomization that declares it", carrier("x_c_cascade.dev_Credential", "v1alpha1"), []string{static, user, credential + "{target: {name: keys}}"}, false, true},
+		"CarriedToo": {"and so does the Secret itself", carrier("x_keys__Secret", "v1"), []string{static, user}, false, true},
+		"Carries":    {"a Kustomization of other keys", carrier("x_other__Secret", "v1"), []string{static, user}, false, false},
+		"NoCluster":  {"the controllers of AWS have it, and nothing to do", "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", nil, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
 			for _, text := range tc.others {
 				s.put(inX(parsed(t, text)), nil)
 			}
-			u := inX(parsed(t, "apiVersion: v1\n"+tc.object))
+			u := inX(parsed(t, tc.object))
 			apps.label(u)
 			u.SetManagedFields(managedBy(apps.FieldManager))
 			s.put(u, nil)

@@ -105,7 +105,7 @@ func (a *Applier) liveOf(e inventory.Entry, u *unstructured.Unstructured, k *loo
 		Deleting:  u.GetDeletionTimestamp() != nil,
 		Provider:  labels[clusterapi.ProviderLabel],
 	}
-	if e.Group == "" && e.Kind == "Secret" {
+	if isSecret(e) {
 		kind, _, _ := unstructured.NestedString(u.Object, "type")
 		live.ClusterSecret = kind == clusterapi.SecretType
 	}
@@ -124,7 +124,7 @@ func (a *Applier) weigh(ctx context.Context, e inventory.Entry, u *unstructured.
 	case e.Group == "" && e.Kind == "Namespace":
 		live.Holds, err = a.holds(ctx, e.Name, owned)
 	case isSync(e):
-		live.Holds, live.Carries, err = a.carries(ctx, e, u, k.claimed)
+		live.Holds, live.Carries, err = a.carries(ctx, e, u, k)
 	case isLayer(e):
 		live.Holds, live.Carries, live.Along = along(e, u)
 	}

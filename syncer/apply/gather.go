@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -125,10 +124,8 @@ func (a *Applier) found(ctx context.Context, mapping *meta.RESTMapping, e invent
 
 // wholly reports whether a plan looks at more than the metadata of a kind.
 func wholly(gvk schema.GroupVersionKind) bool {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(gvk)
 	e := inventory.Entry{Group: gvk.Group, Kind: gvk.Kind}
-	return ssautil.IsSecret(u) || isSync(e) || isLayer(e)
+	return isSecret(e) || isSync(e) || isLayer(e) || isCredential(e)
 }
 
 // get reads an object, of most kinds the metadata only.

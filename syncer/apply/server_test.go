@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -57,6 +58,8 @@ var serverKinds = map[schema.GroupVersionKind]meta.RESTScope{
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta2", Kind: "AWSCluster"}:                  meta.RESTScopeNamespace,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta2", Kind: "AWSClusterStaticIdentity"}:    meta.RESTScopeRoot,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "AzureASOManagedControlPlane"}: meta.RESTScopeNamespace,
+	{Group: v1alpha1.Group, Version: "v1alpha1", Kind: "Credential"}:                                 meta.RESTScopeNamespace,
+	{Group: group, Version: "v1", Kind: "Kustomization"}:                                             meta.RESTScopeNamespace,
 	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"}:                  meta.RESTScopeRoot,
 	{Group: "batch", Version: "v1", Kind: "Job"}:                                                     meta.RESTScopeNamespace,
 }
