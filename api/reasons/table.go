@@ -1102,6 +1102,12 @@ func credential() Section {
 				Next:    "bring the server back; or `spec.revokeOnDelete: false`",
 			},
 			{
+				Reasons: []string{"KindRemoved"},
+				Note:    " (an event)",
+				Means:   "the definition of Credential is being deleted, and the Credential with it; the Secret stays, and what is leased lapses",
+				Next:    "install the definition again: the Credential then has a new one issued into that Secret",
+			},
+			{
 				Reasons: []string{"RestartFailed"},
 				Means:   "a Deployment of `spec.restart` could not be restarted with the new credential",
 				Next:    "see the message; what it has stays valid until its own end",

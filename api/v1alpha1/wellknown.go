@@ -313,8 +313,10 @@ const (
 	ReasonAnswerInvalid     = "AnswerInvalid"
 	ReasonRevocationPending = "RevocationPending"
 	ReasonTooManyLeases     = "TooManyLeases"
-	ReasonFileUnreadable    = "FileUnreadable"
-	ReasonRestartFailed     = "RestartFailed"
+	// ReasonKindRemoved: the definition of the kind is being deleted; the object is let go of.
+	ReasonKindRemoved    = "KindRemoved"
+	ReasonFileUnreadable = "FileUnreadable"
+	ReasonRestartFailed  = "RestartFailed"
 
 	// Reasons of Rollouts, and of layers that wait for one.
 	ReasonRolloutPending         = "RolloutPending"

@@ -260,7 +260,9 @@ type keeping struct {
 	secret   *corev1.Secret
 	// foreign: the Secret is somebody else's.
 	foreign bool
-	record  *journalSecret
+	// kindRemoved: the definition of the kind is being deleted, and the Credential with it.
+	kindRemoved bool
+	record      *journalSecret
 	// outdated are the Deployments that have not been restarted.
 	outdated []client.Object
 	finished bool
@@ -367,6 +369,10 @@ func (k *keeping) take(ctx context.Context, step Step) error {
 		}
 		if err := k.record.remove(ctx); err != nil {
 			return err
+		}
+		if k.kindRemoved {
+			k.Events.Eventf(k.obj, corev1.EventTypeWarning, v1alpha1.ReasonKindRemoved,
+				"the kind Credential itself is being removed: Secret %s stays, and what is leased is not revoked and lapses; install the definition again", k.obj.SecretName())
 		}
 		k.finished = true
 		return nil

@@ -18,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -40,6 +41,8 @@ import (
 const (
 	space = "capa-system"
 	jwtOf = "token-of-"
+	// definition of Credential.
+	definition = "credentials.cascade.dev"
 )
 
 // rig is a reconciler, the API server that it writes to, and a Vault, at one virtual clock.
@@ -62,7 +65,7 @@ func newRig(t *testing.T, role vaultserver.Role, change func(*v1alpha1.Credentia
 	g.vault = vaultserver.Start(func() time.Time { return g.at }, role)
 	t.Cleanup(g.vault.Close)
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme, apiextensionsv1.AddToScheme} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +84,8 @@ func newRig(t *testing.T, role vaultserver.Role, change func(*v1alpha1.Credentia
 	if change != nil {
 		change(obj)
 	}
-	objects = append(objects, obj, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+	definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: definition, Finalizers: []string{"customresourcecleanup.apiextensions.k8s.io"}}}
+	objects = append(objects, obj, definition, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 		Namespace: space, Name: "cascade-vault", Annotations: map[string]string{v1alpha1.VaultAddressAnnotation: "https://other.example.com, " + g.vault.URL + "/"},
 	}})
 	write := func(verb string, o client.Object, do func() error) error {
@@ -325,6 +329,62 @@ func TestLeave(t *testing.T) {
 				t.Errorf("%s: its owners are %v, annotations %v", tc.reason, secret.OwnerReferences, secret.Annotations)
 			}
 		})
+	}
+}
+
+// TestDefinitionGoes: who deletes the kind means no credential. What readers have stays valid, the
+// Secret stays, and a Credential of later has it again (read 232).
+func TestDefinitionGoes(t *testing.T) {
+	g := newRig(t, minute(), nil)
+	g.must()
+	had, valid := g.password(), len(g.vault.Valid())
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: definition}}
+	if err := g.client.Delete(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+	object := g.object()
+	g.delete()
+	g.vault.SetDown(true) // it is not asked
+	g.must()
+	g.vault.SetDown(false)
+	secret := &corev1.Secret{}
+	if err := g.client.Get(t.Context(), g.key, secret); err != nil || !g.gone() {
+		t.Fatalf("the Credential is gone: %t; %v", g.gone(), err)
+	}
+	if len(secret.OwnerReferences) > 0 || g.password() != had || len(g.vault.Valid()) != valid || valid == 0 {
+		t.Errorf("its owners are %v, it has %q instead of %q, and %d leases are valid", secret.OwnerReferences, g.password(), had, len(g.vault.Valid()))
+	}
+	told := ""
+	for len(g.events.Events) > 0 {
+		told += <-g.events.Events
+	}
+	if !strings.Contains(told, "Warning "+v1alpha1.ReasonKindRemoved) {
+		t.Errorf("events: %s", told)
+	}
+	object.ResourceVersion, object.UID, object.Finalizers, object.DeletionTimestamp = "", "u2", nil, nil
+	if err := g.client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	g.must()
+	if g.wants("Ready", "True", "Succeeded"); g.password() == had {
+		t.Error("the Secret has what nobody renews")
+	}
+}
+
+// TestDefinitionUnread: unknown is not gone, and nothing is revoked before it is known.
+func TestDefinitionUnread(t *testing.T) {
+	g := newRig(t, minute(), nil)
+	g.must()
+	valid := len(g.vault.Valid())
+	g.delete()
+	g.r.Live = interceptor.NewClient(g.client, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if key.Name == definition {
+			return apierrors.NewServiceUnavailable("etcd")
+		}
+		return c.Get(ctx, key, o, opts...)
+	}})
+	if _, err := g.reconcile(); err == nil || g.gone() || len(g.vault.Valid()) != valid {
+		t.Errorf("%v; gone: %t, %d leases are valid of %d", err, g.gone(), len(g.vault.Valid()), valid)
 	}
 }
 

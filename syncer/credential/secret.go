@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // leasesType is the type of the Secrets that have journals.
@@ -40,8 +41,16 @@ func (k *keeping) gather(ctx context.Context) error {
 		Deleting: !k.obj.DeletionTimestamp.IsZero(), Suspended: spec.Suspend, Revokes: spec.RevokeOnDelete == nil || *spec.RevokeOnDelete,
 		Declared: declaredOf(spec), Grace: spec.Grace.Duration, Settled: true, NotBefore: k.attempts.notBefore,
 	}
+	var err error
+	if k.facts.Deleting {
+		// Nobody meant what the Credentials stand for: nothing is revoked.
+		if k.kindRemoved, err = target.KindRemoved(ctx, k.Live, "credentials."+v1alpha1.Group); err != nil {
+			return err
+		}
+		k.facts.Revokes = k.facts.Revokes && !k.kindRemoved
+	}
 	k.secret, k.foreign = &corev1.Secret{}, false
-	err := k.Live.Get(ctx, client.ObjectKey{Namespace: k.obj.Namespace, Name: k.obj.SecretName()}, k.secret)
+	err = k.Live.Get(ctx, client.ObjectKey{Namespace: k.obj.Namespace, Name: k.obj.SecretName()}, k.secret)
 	switch {
 	case apierrors.IsNotFound(err):
 		k.secret = nil
@@ -210,19 +219,27 @@ func (k *keeping) prolong(ctx context.Context, renewed, renewAt, expires time.Ti
 // marks no Secret so.
 var appliers = []string{v1alpha1.LayerLabelGroup, v1alpha1.InstallLabelGroup, "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io"}
 
-// leave lets go of a Secret that somebody else applies by now, before the Credential is gone: a
-// commit may have put the Secret itself in its place, and what the Credential owns goes with it.
+// leave lets go of a Secret, before the Credential is gone and takes along what it owns: of one
+// that somebody else applies by now, as a commit may have put the Secret itself in the
+// Credential's place, and of any when the kind itself goes. The latter says whose it was, so that
+// a Credential of the name can have it again.
 func (k *keeping) leave(ctx context.Context) error {
-	if k.secret == nil || !metav1.IsControlledBy(k.secret, k.obj) || !slices.ContainsFunc(appliers, func(group string) bool { return k.secret.Labels[group+"/name"] != "" }) {
+	if k.secret == nil || !metav1.IsControlledBy(k.secret, k.obj) {
+		return nil
+	}
+	applied := slices.ContainsFunc(appliers, func(group string) bool { return k.secret.Labels[group+"/name"] != "" })
+	if !applied && !k.kindRemoved {
 		return nil
 	}
 	after := k.secret.DeepCopy()
 	after.OwnerReferences = slices.DeleteFunc(after.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == k.obj.UID })
-	for _, name := range []string{
-		v1alpha1.CredentialAnnotation, v1alpha1.ContentAnnotation, v1alpha1.DeclaredAnnotation,
-		v1alpha1.IssuedAnnotation, v1alpha1.RenewedAnnotation, v1alpha1.RenewAnnotation, v1alpha1.ExpiresAnnotation,
-	} {
-		delete(after.Annotations, name)
+	if applied {
+		for _, name := range []string{
+			v1alpha1.CredentialAnnotation, v1alpha1.ContentAnnotation, v1alpha1.DeclaredAnnotation,
+			v1alpha1.IssuedAnnotation, v1alpha1.RenewedAnnotation, v1alpha1.RenewAnnotation, v1alpha1.ExpiresAnnotation,
+		} {
+			delete(after.Annotations, name)
+		}
 	}
 	patch := client.MergeFromWithOptions(k.secret, client.MergeFromWithOptimisticLock{})
 	if err := k.Client.Patch(ctx, after, patch, client.FieldOwner(Manager)); client.IgnoreNotFound(err) != nil {
