@@ -58,18 +58,22 @@ type Applier struct {
 	// to tell.
 	facts *Cluster
 	memo  *memo.Memo
-	// library applies where one request is not enough.
-	library *ssa.ResourceManager
-	owner   Owner
-	now     func() time.Time
+	owner Owner
+	now   func() time.Time
 }
 
 // New returns an Applier for an owner in a cluster. Without a memo every object
 // is sent with each Sync.
 func New(c *Cluster, owner Owner, m *memo.Memo, now func() time.Time) *Applier {
-	library := ssa.NewResourceManager(exact{c}, nil, ssa.Owner{Field: owner.FieldManager, Group: owner.LabelGroup})
-	library.SetConcurrency(c.parallel)
-	return &Applier{client: c, facts: c.own(), memo: m, library: library, owner: owner, now: now}
+	return &Applier{client: c, facts: c.own(), memo: m, owner: owner, now: now}
+}
+
+// library is Flux's, which compares and applies where one request is not enough. declared is what
+// it is to apply; nil for none.
+func (a *Applier) library(declared *unstructured.Unstructured) *ssa.ResourceManager {
+	library := ssa.NewResourceManager(exact{a.client, declared}, nil, ssa.Owner{Field: a.owner.FieldManager, Group: a.owner.LabelGroup})
+	library.SetConcurrency(a.client.parallel)
+	return library
 }
 
 // Sync applies the phases' objects, which it may modify, and prunes. On an

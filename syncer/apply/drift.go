@@ -39,7 +39,7 @@ func (d Drift) String() string {
 
 // report compares the live object with a dry run and changes nothing.
 func (r *run) report(ctx context.Context, u *unstructured.Unstructured) outcome {
-	entry, live, declared, err := r.library.Diff(ctx, u, ssa.DiffOptions{
+	entry, live, declared, err := r.library(nil).Diff(ctx, u, ssa.DiffOptions{
 		Exclusions: directive.Skip(), IfNotPresentSelector: directive.IfNotPresent(), DriftIgnoreRules: r.options.Ignore,
 	})
 	if err != nil {

@@ -291,7 +291,7 @@ func (r *run) write(ctx context.Context, it *item) outcome {
 // send sends what has to be sent of an item.
 func (r *run) send(ctx context.Context, it *item) outcome {
 	o := r.options
-	if it.live != nil && (it.live.Foreign || len(o.Ignore) > 0 || o.MigrateAPIVersion) {
+	if it.live != nil && (it.live.Foreign || it.live.Kept.In(it.object) || len(o.Ignore) > 0 || o.MigrateAPIVersion) {
 		action, got, err := r.byLibrary(ctx, it)
 		if err == nil && len(o.Ignore) == 0 {
 			// The fields are ours now. The answer to an apply, which changes nothing
@@ -340,13 +340,14 @@ func (r *run) byLibrary(ctx context.Context, it *item) (ssa.Action, *metav1.Part
 	options.DriftIgnoreRules = r.options.Ignore
 	options.MigrateAPIVersion = r.options.MigrateAPIVersion
 	options.Cleanup = r.client.reader.Cleanup()
-	set, err := r.library.ApplyAll(ctx, []*unstructured.Unstructured{it.object}, options)
+	library := r.library(it.object)
+	set, err := library.ApplyAll(ctx, []*unstructured.Unstructured{it.object}, options)
 	for range conflictTries {
 		if !apierrors.IsConflict(err) {
 			break
 		}
 		// Somebody wrote while fields were taken over; see exact.
-		set, err = r.library.ApplyAll(ctx, []*unstructured.Unstructured{it.object}, options)
+		set, err = library.ApplyAll(ctx, []*unstructured.Unstructured{it.object}, options)
 	}
 	if err != nil {
 		return "", nil, err

@@ -39,6 +39,14 @@ func going(u *unstructured.Unstructured) {
 	u.SetFinalizers([]string{"foregroundDeletion"})
 }
 
+// byKubectl pauses a Cluster as a person does.
+func byKubectl(u *unstructured.Unstructured) {
+	u.Object["spec"] = map[string]any{"paused": true}
+	u.SetManagedFields(append(u.GetManagedFields(), metav1.ManagedFieldsEntry{
+		Manager: "kubectl-patch", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: u.GetAPIVersion(), FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:paused":{}}}`),
+	}))
+}
+
 // changes is what was done to which object.
 func changes(set *ssa.ChangeSet) string {
 	var done []string
@@ -77,6 +85,7 @@ func TestApplyObject(t *testing.T) {
 		"Nowhere":    {reason: "it has to be in a namespace", declared: anObject("ConfigMap", "a", nil), declare: func(u *unstructured.Unstructured) { u.SetNamespace("") }, fails: "namespace not specified"},
 		"Unknown":    {reason: "the kind is not served", declared: newObject("example.com/v1", "Widget", "a"), fails: "no matches for kind"},
 		"Cluster":    {reason: "a Cluster that is there is applied as the one that it is", declared: anObject("Cluster", "a", nil), there: true, done: "a unchanged", writes: 1},
+		"Paused":     {reason: "a person stopped it by kubectl: nothing is taken over (read 233)", declared: anObject("Cluster", "a", nil), there: true, live: byKubectl, done: "a configured", writes: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()

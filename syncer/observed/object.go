@@ -25,6 +25,8 @@ type Object struct {
 	// Foreign: kubectl or a former engine manages fields that have to be taken
 	// over before applying.
 	Foreign bool
+	// Kept are fields of kubectl's that are not taken over, unless they are declared.
+	Kept Kept
 	// FluxRelease is the release of Flux that the object is labelled with, empty if it has no
 	// such label.
 	FluxRelease string
@@ -46,8 +48,18 @@ func (r *Reader) Of(p *metav1.PartialObjectMetadata) *Object {
 		Skip: is(directive.Skip()), Force: is(directive.Force()), Merge: is(directive.Merge()),
 		FluxRelease: FluxRelease(p.Labels),
 	}
-	o.Foreign = !o.Merge && (hasAny(p.Annotations, leftAnnotations()) || hasAny(p.Labels, leftLabels()) ||
-		slices.ContainsFunc(p.ManagedFields, r.takesOver))
+	if o.Merge {
+		return o
+	}
+	o.Foreign = hasAny(p.Annotations, leftAnnotations()) || hasAny(p.Labels, leftLabels())
+	for _, e := range p.ManagedFields {
+		if !r.takesOver(e) {
+			continue
+		}
+		kept, _, rest := split(e, keepable(e, p.Namespace != ""))
+		o.Kept |= kept
+		o.Foreign = o.Foreign || kept == 0 || rest != nil
+	}
 	return o
 }
 

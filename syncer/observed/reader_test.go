@@ -8,10 +8,13 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 var things = schema.GroupVersionResource{Group: "x.io", Version: "v1", Resource: "things"}
@@ -90,6 +93,13 @@ func TestOf(t *testing.T) {
 		p.Annotations = map[string]string{key: value}
 		return p
 	}
+	wrote := func(version, namespace, fields string) *metav1.PartialObjectMetadata {
+		p := managed("kubectl-patch", metav1.ManagedFieldsOperationUpdate, "")
+		p.Namespace, p.ManagedFields[0].APIVersion, p.ManagedFields[0].FieldsV1 = namespace, version, metav1.NewFieldsV1(fields)
+		return p
+	}
+	const core, infra = "cluster.x-k8s.io/v1beta2", "infrastructure.cluster.x-k8s.io/v1beta2"
+	const paused, annotation, label = `{"f:spec":{"f:paused":{}}}`, `{"f:metadata":{"f:annotations":{".":{},"f:cluster.x-k8s.io/paused":{}}}}`, `{"f:metadata":{"f:labels":{"f:cascade.dev/protected":{}}}}`
 	overridden, _ := newReader()
 	overridden.Override([]string{"terraform"})
 	plain, _ := newReader()
@@ -98,19 +108,52 @@ func TestOf(t *testing.T) {
 		reader  *Reader
 		object  *metav1.PartialObjectMetadata
 		foreign bool
+		kept    Kept
 	}{
-		"Ours":        {"our own apply", plain, managed("kustomize-controller", metav1.ManagedFieldsOperationApply, ""), false},
-		"Kubectl":     {"a person edited it", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, ""), true},
-		"Subresource": {"the status is not ours to take over", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, "status"), false},
-		"Exact":       {"one name is no prefix", plain, managed("flux-client-side-apply-x", metav1.ManagedFieldsOperationApply, ""), false},
-		"Others":      {"a controller that nobody named", plain, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), false},
-		"Override":    {"one that a person named", overridden, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), true},
-		"Merge":       {"a person wants the fields to stay theirs", plain, annotated("kustomize.toolkit.fluxcd.io/ssa", "Merge"), false},
-		"Left":        {"kubectl's annotation", plain, annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), true},
+		"Ours":        {"our own apply", plain, managed("kustomize-controller", metav1.ManagedFieldsOperationApply, ""), false, 0},
+		"Kubectl":     {"a person edited it", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, ""), true, 0},
+		"Subresource": {"the status is not ours to take over", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, "status"), false, 0},
+		"Exact":       {"one name is no prefix", plain, managed("flux-client-side-apply-x", metav1.ManagedFieldsOperationApply, ""), false, 0},
+		"Others":      {"a controller that nobody named", plain, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), false, 0},
+		"Override":    {"one that a person named", overridden, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), true, 0},
+		"Merge":       {"a person wants the fields to stay theirs", plain, annotated("kustomize.toolkit.fluxcd.io/ssa", "Merge"), false, 0},
+		"Left":        {"kubectl's annotation", plain, annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), true, 0},
+		"Paused":      {"a person stops what is done to a cluster (read 233)", plain, wrote(core, "a", paused), false, keptSpecPaused},
+		"Annotated":   {"or a part of it", plain, wrote(infra, "a", annotation), false, keptPaused},
+		"Protection":  {"or lifts what protects a Namespace", plain, wrote("v1", "", label), false, keptProtected},
+		"Mixed":       {"what else was changed is taken over", plain, wrote(core, "a", `{"f:metadata":{"f:annotations":{".":{},"f:x":{},"f:cluster.x-k8s.io/paused":{}}}}`), true, keptPaused},
+		"OtherField":  {"only what stops is kept", plain, wrote(core, "a", `{"f:spec":{"f:topology":{"f:version":{}}}}`), true, 0},
+		"OtherGroup":  {"paused means something else there", plain, wrote("apps/v1", "a", paused), true, 0},
+		"Infra":       {"the field of a provider is not Cluster API's", plain, wrote(infra, "a", paused), true, 0},
+		"OtherKind":   {"the label is of Namespaces", plain, wrote("v1", "a", label), true, 0},
+		"Broken":      {"what nobody can read is taken over", plain, wrote(core, "a", `{`), true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.reader.For(nil).Of(tc.object).Foreign; got != tc.foreign {
-				t.Errorf("%s: Foreign = %t, want %t", tc.reason, got, tc.foreign)
+			if got := tc.reader.For(nil).Of(tc.object); got.Foreign != tc.foreign || got.Kept != tc.kept {
+				t.Errorf("%s: Foreign = %t, want %t; Kept = %b, want %b", tc.reason, got.Foreign, tc.foreign, got.Kept, tc.kept)
+			}
+		})
+	}
+}
+
+// TestKeptIn: what is declared is nobody else's.
+func TestKeptIn(t *testing.T) {
+	all := keptSpecPaused | keptPaused | keptProtected
+	for name, tc := range map[string]struct {
+		reason string
+		kept   Kept
+		object map[string]any
+		want   bool
+	}{
+		"Nothing": {"it is not declared", all, map[string]any{"spec": map[string]any{"topology": "a"}}, false},
+		"False":   {"whatever its value is", all, map[string]any{"spec": map[string]any{"paused": false}}, true},
+		"Other":   {"one that a person set is declared", keptPaused, map[string]any{"spec": map[string]any{"paused": false}}, false},
+		"Label":   {"in the labels", all, map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.ProtectedLabel: "true"}}}, true},
+		"None":    {"a person set none", 0, map[string]any{"spec": map[string]any{"paused": false}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.kept.In(&unstructured.Unstructured{Object: tc.object}); got != tc.want {
+				t.Errorf("%s: In() = %t", tc.reason, got)
 			}
 		})
 	}
