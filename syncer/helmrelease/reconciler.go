@@ -133,7 +133,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
-		return result, errors.Join(err, run.WriteHeld(ctx, run.held()), run.Write(ctx))
+		if werr := errors.Join(run.WriteHeld(ctx, run.held()), run.Write(ctx)); werr != nil {
+			return result, errors.Join(err, werr)
+		}
+		r.measure(req.NamespacedName, obj, r.Now().Sub(start))
+		return result, err
 	}
 	if controllerutil.AddFinalizer(obj, helmv2.HelmReleaseFinalizer) {
 		if err := run.WriteMetadata(ctx); err != nil {
@@ -161,14 +165,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
 	now := r.Now()
-	r.Metrics.Reconciled(helmv2.HelmReleaseKind, req.NamespacedName, obj, now.Sub(start))
+	r.measure(req.NamespacedName, obj, now.Sub(start))
 	if step, ok := trace.OfHelmRelease(was, obj, start, now); ok {
 		r.Traces.Record(step)
 	}
-	if obj.Status.Inventory != nil {
-		r.Metrics.Inventory(helmv2.HelmReleaseKind, req.NamespacedName, len(obj.Status.Inventory.Entries))
-	}
 	return result, err
+}
+
+// measure tells Prometheus how a reconcile left an object. One that was let go has no series any
+// more, also while somebody else's finalizer keeps it.
+func (r *Reconciler) measure(name types.NamespacedName, obj *helmv2.HelmRelease, took time.Duration) {
+	if !controllerutil.ContainsFinalizer(obj, helmv2.HelmReleaseFinalizer) {
+		r.Metrics.Forget(helmv2.HelmReleaseKind, name)
+		return
+	}
+	r.Metrics.Reconciled(helmv2.HelmReleaseKind, name, obj, took)
+	if obj.Status.Inventory != nil {
+		r.Metrics.Inventory(helmv2.HelmReleaseKind, name, len(obj.Status.Inventory.Entries))
+	}
 }
 
 func (r *Reconciler) forget(name types.NamespacedName) {

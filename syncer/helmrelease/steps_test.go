@@ -15,6 +15,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -691,6 +692,44 @@ func TestUninstallStep(t *testing.T) {
 				t.Errorf("%s: the HelmRelease may go: %t; %d events", tc.reason, gone, len(s.events.Events))
 			}
 		})
+	}
+}
+
+// TestDeletionMeasured: an uninstall that is held is in the metrics, until the HelmRelease may go.
+func TestDeletionMeasured(t *testing.T) {
+	s := take(t, shop(func(h *helmv2.HelmRelease) {
+		h.DeletionTimestamp, h.Finalizers = &metav1.Time{Time: noon}, append(h.Finalizers, "somebody/else")
+		h.Status.StorageNamespace = "apps"
+		h.Status.Conditions = []metav1.Condition{ // as the uninstall leaves it
+			{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPruneBlocked},
+			{Type: v1alpha1.PruneBlockedCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPruneBlocked},
+		}
+	}))
+	registry := prometheus.NewRegistry()
+	s.Metrics = metrics.New(registry)
+	for _, step := range []struct {
+		reason  string
+		outcome release.Outcome
+		want    string
+	}{
+		{"a person has to confirm", release.Outcome{Held: true}, `
+# HELP cascade_prune_blocked 1 while deletes of the object are held for a person to decide; absent otherwise.
+# TYPE cascade_prune_blocked gauge
+cascade_prune_blocked{kind="HelmRelease",name="shop",namespace="apps"} 1
+# HELP cascade_resource_ready 1 if the object is ready, 0 if it is not, by its Ready condition.
+# TYPE cascade_resource_ready gauge
+cascade_resource_ready{kind="HelmRelease",name="shop",namespace="apps"} 0
+`},
+		{"it was let go, though somebody else keeps it", release.Outcome{}, ""},
+		{"it is looked at again", release.Outcome{}, ""},
+	} {
+		s.helm.uninstall = func() (release.Outcome, error) { return step.outcome, nil }
+		if _, err := s.Reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)}); err != nil {
+			t.Fatalf("%s: %v", step.reason, err)
+		}
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(step.want), "cascade_resource_ready", "cascade_prune_blocked"); err != nil {
+			t.Errorf("%s: %v", step.reason, err)
+		}
 	}
 }
 

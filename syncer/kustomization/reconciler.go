@@ -168,7 +168,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
 		r.keepRights(run)
-		return result, errors.Join(err, run.WriteHeld(ctx, run.held), run.Write(ctx))
+		if werr := errors.Join(run.WriteHeld(ctx, run.held), run.Write(ctx)); werr != nil {
+			return result, errors.Join(err, werr)
+		}
+		r.measure(req.NamespacedName, obj, r.Now().Sub(run.start))
+		return result, err
 	}
 	if controllerutil.AddFinalizer(obj, kustomizev1.KustomizationFinalizer) {
 		if err := run.WriteMetadata(ctx); err != nil {
@@ -196,14 +200,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
 	now := r.Now()
-	r.Metrics.Reconciled(kustomizev1.KustomizationKind, req.NamespacedName, obj, now.Sub(run.start))
+	r.measure(req.NamespacedName, obj, now.Sub(run.start))
 	if step, ok := trace.OfKustomization(was, obj, run.start, now); ok {
 		r.Traces.Record(step)
 	}
-	if obj.Status.Inventory != nil {
-		r.Metrics.Inventory(kustomizev1.KustomizationKind, req.NamespacedName, len(obj.Status.Inventory.Entries))
-	}
 	return result, err
+}
+
+// measure tells Prometheus how a reconcile left an object. One that was let go has no series any
+// more, also while somebody else's finalizer keeps it.
+func (r *Reconciler) measure(name types.NamespacedName, obj *kustomizev1.Kustomization, took time.Duration) {
+	if !controllerutil.ContainsFinalizer(obj, kustomizev1.KustomizationFinalizer) {
+		r.Metrics.Forget(kustomizev1.KustomizationKind, name)
+		return
+	}
+	r.Metrics.Reconciled(kustomizev1.KustomizationKind, name, obj, took)
+	if obj.Status.Inventory != nil {
+		r.Metrics.Inventory(kustomizev1.KustomizationKind, name, len(obj.Status.Inventory.Entries))
+	}
 }
 
 func (r *Reconciler) forget(name types.NamespacedName) {

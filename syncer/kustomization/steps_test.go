@@ -19,6 +19,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -1173,6 +1174,52 @@ func TestPruneStep(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDeletionMeasured: a deletion that is held is in the metrics as any prune is, until the
+// Kustomization may go.
+func TestDeletionMeasured(t *testing.T) {
+	s := take(t, shop(func(k *kustomizev1.Kustomization) {
+		k.DeletionTimestamp, k.Finalizers = &metav1.Time{Time: noon}, append(k.Finalizers, "somebody/else")
+		k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+	}))
+	registry := prometheus.NewRegistry()
+	s.Metrics = metrics.New(registry)
+	request := ctrl.Request{NamespacedName: s.name()}
+	s.Metrics.Reconciled(kustomizev1.KustomizationKind, s.name(), &kustomizev1.Kustomization{Status: kustomizev1.KustomizationStatus{
+		Conditions: []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue}}, // as it was before
+	}}, 0)
+	names := []string{"cascade_resource_ready", "cascade_prune_blocked", "cascade_inventory_objects"}
+	for _, step := range []struct {
+		reason string
+		plan   inventory.Plan
+		left   []inventory.Entry
+		want   string
+	}{
+		{"a person has to confirm", inventory.Plan{Protected: []inventory.Entry{entry("a")}}, []inventory.Entry{entry("a")}, `
+# HELP cascade_inventory_objects Number of objects in the inventory.
+# TYPE cascade_inventory_objects gauge
+cascade_inventory_objects{kind="Kustomization",name="shop",namespace="apps"} 1
+# HELP cascade_prune_blocked 1 while deletes of the object are held for a person to decide; absent otherwise.
+# TYPE cascade_prune_blocked gauge
+cascade_prune_blocked{kind="Kustomization",name="shop",namespace="apps"} 1
+# HELP cascade_resource_ready 1 if the object is ready, 0 if it is not, by its Ready condition.
+# TYPE cascade_resource_ready gauge
+cascade_resource_ready{kind="Kustomization",name="shop",namespace="apps"} 0
+`},
+		{"it was let go, though somebody else keeps it", inventory.Plan{}, nil, ""},
+		{"it is looked at again", inventory.Plan{}, nil, ""},
+	} {
+		s.cluster.remove = func(apply.Options) (apply.Result, error) {
+			return apply.Result{Changes: ssa.NewChangeSet(), Inventory: step.left, Plan: step.plan}, nil
+		}
+		if _, err := s.Reconciler.Reconcile(t.Context(), request); err != nil {
+			t.Fatalf("%s: %v", step.reason, err)
+		}
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(step.want), names...); err != nil {
+			t.Errorf("%s: %v", step.reason, err)
+		}
 	}
 }
 
