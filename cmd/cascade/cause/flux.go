@@ -126,7 +126,9 @@ func (b *builder) because(n *node, s synced) {
 		n.because = append(n.because, key{n.Object, v1alpha1.AccountMissingCondition})
 	case v1alpha1.ReasonPruneBlocked:
 		n.link.Command = plain(pruneCommand(n.Object, held.Prune))
-		b.applied(n, s.inventory)
+		if held.Prune != nil && held.Prune.Holding > 0 { // Layers below ask for themselves; nothing else that it applied holds a prune
+			b.applied(n, s.inventory)
+		}
 	case v1alpha1.ReasonCreateHeld:
 		n.link.Command = createCommand(held.Create)
 	case v1alpha1.ReasonRolloutPending, v1alpha1.ReasonRevisionMissing, v1alpha1.ReasonRolloutConflict:
@@ -157,15 +159,17 @@ func (b *builder) refer(n *node, to ...Object) {
 	}
 }
 
-// applied adds objects of an inventory as causes, of the kinds that are facts.
+// applied adds objects of an inventory as causes, of the kinds that are facts. The root
+// Kustomization of a repository has itself in there, and does not wait for itself.
 func (b *builder) applied(n *node, ids []string) {
 	for _, id := range ids {
 		e, err := inventory.Parse(id, "")
 		if err != nil {
 			continue
 		}
-		if clusterapi.IsCluster(e.GroupKind()) || ours(e.Group) {
-			n.because = append(n.because, key{Object{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}, ""})
+		o := Object{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}
+		if o != n.Object && (clusterapi.IsCluster(e.GroupKind()) || ours(e.Group)) {
+			n.because = append(n.because, key{o, ""})
 		}
 	}
 }
