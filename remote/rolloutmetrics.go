@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // RolloutMetrics are those of Rollouts. None grows with the clusters or the revisions.
@@ -24,7 +25,7 @@ func NewRolloutMetrics(registry prometheus.Registerer) *RolloutMetrics {
 	}
 	m := &RolloutMetrics{
 		clusters: gauge("cascade_rollout_clusters", "Clusters of the Rollout by their state towards the revision that it brings.", "state"),
-		phase:    gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in.", "phase"),
+		phase:    gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.", "phase"),
 		since:    gauge("cascade_rollout_phase_timestamp_seconds", "Unix time at which the run came into its phase."),
 		approved: gauge("cascade_rollout_approval_timestamp_seconds", "Unix time of the last approval of a wave of the run; 0 without one."),
 	}
@@ -46,7 +47,11 @@ func (m *RolloutMetrics) record(o *v1alpha1.Rollout) {
 	if run == nil {
 		return
 	}
-	m.phase.WithLabelValues(of(string(run.Phase))...).Set(1)
+	phase := run.Phase
+	if rollout.IsBack(&o.Status) {
+		phase = v1alpha1.RolloutCompleted // no other run follows, and what was taken back concerns nobody any more
+	}
+	m.phase.WithLabelValues(of(string(phase))...).Set(1)
 	m.since.WithLabelValues(of()...).Set(seconds(run.Since.Time))
 	var last time.Time
 	for _, a := range run.Approvals {

@@ -1,8 +1,11 @@
 package remote
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -37,20 +40,30 @@ func TestSayNoClusters(t *testing.T) {
 	}
 }
 
-// TestSayBack: a source that is back at the last good revision has nothing to mend.
+// TestSayBack: a source that is back at the last good revision has nothing to mend, and alerts nobody.
 func TestSayBack(t *testing.T) {
-	o := &v1alpha1.Rollout{}
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web"}}
 	good, bad := v1alpha1.RolloutRevision{Revision: "v1"}, v1alpha1.RolloutRevision{Revision: "v2"}
 	o.Status.Run = &v1alpha1.RolloutRun{RolloutRevision: bad, Phase: v1alpha1.RolloutReverted}
 	o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: good}
+	registry := prometheus.NewRegistry()
+	metrics := NewRolloutMetrics(registry)
 	for _, tt := range []struct {
-		newest v1alpha1.RolloutRevision
-		want   string
-	}{{bad, v1alpha1.ReasonReverted}, {good, v1alpha1.ReasonSucceeded}} {
+		newest      v1alpha1.RolloutRevision
+		want, phase string
+	}{{bad, v1alpha1.ReasonReverted, "Reverted"}, {good, v1alpha1.ReasonSucceeded, "Completed"}} {
 		o.Status.Candidate = &tt.newest
 		sayRollout(o, rollout.Hold{})
 		if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition); c.Reason != tt.want {
 			t.Errorf("the newest is %s, and it says %s: %s", tt.newest.Revision, c.Reason, c.Message)
+		}
+		metrics.record(o)
+		want := `# HELP cascade_rollout_phase 1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.
+# TYPE cascade_rollout_phase gauge
+cascade_rollout_phase{name="web",namespace="fleet",phase="` + tt.phase + `"} 1
+`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "cascade_rollout_phase"); err != nil {
+			t.Errorf("the newest is %s: %v", tt.newest.Revision, err)
 		}
 	}
 }
