@@ -134,6 +134,12 @@ func writtenAt(secret *corev1.Secret) time.Time {
 	return at
 }
 
+// overdue reports whether a credential has lapsed, or should have been renewed: for how long it
+// lives is its keeper's choice.
+func overdue(c v1alpha1.ChildCredential, now time.Time) bool {
+	return c.ExpiresAt != nil && (!now.Before(c.ExpiresAt.Time) || c.RenewAt != nil && !now.Before(c.RenewAt.Time))
+}
+
 // warn sets a condition that names the credentials of the child that have used two
 // thirds of their life: nobody has renewed them in this tier.
 func (r *run) warn() {
@@ -142,14 +148,14 @@ func (r *run) warn() {
 	var late []string
 	lapsed := false
 	for _, c := range r.child.Status.Credentials {
-		switch {
-		case c.ExpiresAt == nil:
-		case !now.Before(c.ExpiresAt.Time):
-			lapsed = true
-			late = append(late, fmt.Sprintf("%s lapsed at %s", c.Name, c.ExpiresAt.UTC().Format(time.RFC3339)))
-		case c.RenewAt != nil && !now.Before(c.RenewAt.Time):
-			late = append(late, fmt.Sprintf("%s lapses at %s", c.Name, c.ExpiresAt.UTC().Format(time.RFC3339)))
+		if !overdue(c, now) {
+			continue
 		}
+		verb := "lapses"
+		if !now.Before(c.ExpiresAt.Time) {
+			lapsed, verb = true, "lapsed"
+		}
+		late = append(late, fmt.Sprintf("%s %s at %s", c.Name, verb, c.ExpiresAt.UTC().Format(time.RFC3339)))
 	}
 	before := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
 	if len(late) == 0 {

@@ -49,8 +49,8 @@ func stayOf(layer types.NamespacedName, child *v1alpha1.Child, revision string) 
 
 // fleetDescs are what a Fleet tells.
 type fleetDescs struct {
-	condition, info, clusters, contact, expiry, held, breakers *prometheus.Desc
-	ready, children, behind, lag                               *prometheus.Desc
+	condition, info, clusters, contact, expiry, overdue, held, breakers *prometheus.Desc
+	ready, children, behind, lag                                        *prometheus.Desc
 }
 
 func descsOfFleet() fleetDescs {
@@ -64,6 +64,7 @@ func descsOfFleet() fleetDescs {
 		clusters:  desc("cascade_child_clusters", "Clusters below the child as its agent reports them, all and ready ones; absent for a child without any.", child, "state"),
 		contact:   desc("cascade_child_last_contact_timestamp_seconds", "Unix time at which the child was last heard of; its report is as old.", child),
 		expiry:    desc("cascade_child_credential_expiry_timestamp_seconds", "Unix time at which the first credential lapses that the child was given; absent if none says when.", child),
+		overdue:   desc("cascade_child_overdue_credential_expiry_timestamp_seconds", "Unix time at which the first credential of the child lapses that should have been renewed by now; absent without any.", child),
 		held:      desc("cascade_child_held_layers", "Layers of the child that hold something for a person to decide; absent without any.", child),
 		breakers:  desc("cascade_child_breakers_open", "Children that are probed seldom, because they did not answer several times in a row.", nil),
 		ready:     desc("cascade_layer_ready", "1 if the layer is in place on all children that it selects.", layer),
@@ -76,7 +77,7 @@ func descsOfFleet() fleetDescs {
 // Describe implements prometheus.Collector.
 func (f *Fleet) Describe(ch chan<- *prometheus.Desc) {
 	d := descsOfFleet()
-	for _, desc := range []*prometheus.Desc{d.condition, d.info, d.clusters, d.contact, d.expiry, d.held, d.breakers, d.ready, d.children, d.behind, d.lag} {
+	for _, desc := range []*prometheus.Desc{d.condition, d.info, d.clusters, d.contact, d.expiry, d.overdue, d.held, d.breakers, d.ready, d.children, d.behind, d.lag} {
 		ch <- desc
 	}
 }
@@ -145,14 +146,20 @@ func (f *Fleet) child(ch chan<- prometheus.Metric, d *fleetDescs, child *v1alpha
 	if !heard.IsZero() {
 		tell(d.contact, seconds(heard))
 	}
-	var expires time.Time
+	var expires, late time.Time
 	for _, c := range child.Status.Credentials {
 		if c.ExpiresAt != nil && (expires.IsZero() || c.ExpiresAt.Time.Before(expires)) {
 			expires = c.ExpiresAt.Time
 		}
+		if overdue(c, f.Now()) && (late.IsZero() || c.ExpiresAt.Time.Before(late)) {
+			late = c.ExpiresAt.Time
+		}
 	}
 	if !expires.IsZero() {
 		tell(d.expiry, seconds(expires))
+	}
+	if !late.IsZero() {
+		tell(d.overdue, seconds(late))
 	}
 	held := 0
 	for i := range child.Status.Layers {

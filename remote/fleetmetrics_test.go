@@ -82,11 +82,11 @@ func TestSeries(t *testing.T) {
 
 func TestFleet(t *testing.T) {
 	now := time.Unix(5000, 0)
-	soon, late := metav1.NewTime(time.Unix(6000, 0)), metav1.NewTime(time.Unix(7000, 0))
+	renew, soon, late := metav1.NewTime(time.Unix(5060, 0)), metav1.NewTime(time.Unix(6000, 0)), metav1.NewTime(time.Unix(7000, 0))
 	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a", Labels: map[string]string{environmentLabel: "production", v1alpha1.OwnerLabel: "payments"}}}
 	child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}}
 	child.Status.Provider, child.Status.Region, child.Status.Version = "aws", "eu-west-1", "v1.36.3"
-	child.Status.Credentials = []v1alpha1.ChildCredential{{Name: "x", ExpiresAt: &late}, {Name: "y", ExpiresAt: &soon}, {Name: "z"}}
+	child.Status.Credentials = []v1alpha1.ChildCredential{{Name: "x", ExpiresAt: &late, RenewAt: &renew}, {Name: "y", ExpiresAt: &soon}, {Name: "z"}}
 	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Revision: "main@sha1:1", Held: &v1alpha1.Held{}}, {Name: "other", Revision: "main@sha1:1"}}
 	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base"}}
 	layer.Status.Revision, layer.Status.Children = "main@sha1:2", v1alpha1.ChildCounts{Total: 1, Updating: 1}
@@ -111,8 +111,13 @@ func TestFleet(t *testing.T) {
 		"cascade_layer_children_behind name=base namespace=fleet 1",
 		"cascade_layer_lag_seconds name=base namespace=fleet 0",
 	)
+	if all := strings.Join(tell(), "\n"); strings.Contains(all, "cascade_child_overdue") {
+		t.Errorf("a credential is to be renewed already:\n%s", all)
+	}
 	now = now.Add(time.Minute)
 	has("it is behind for longer", "cascade_layer_lag_seconds name=base namespace=fleet 60")
+	has("one should have been renewed, though another one lapses first", "cascade_child_overdue_credential_expiry_timestamp_seconds name=a namespace=fleet 7000",
+		"cascade_child_credential_expiry_timestamp_seconds name=a namespace=fleet 6000")
 	write := func(change func()) {
 		t.Helper()
 		change()
