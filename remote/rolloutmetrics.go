@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -12,10 +13,11 @@ import (
 
 // RolloutMetrics are those of Rollouts. None grows with the clusters or the revisions.
 type RolloutMetrics struct {
-	clusters *prometheus.GaugeVec
-	phase    *prometheus.GaugeVec
-	since    *prometheus.GaugeVec
-	approved *prometheus.GaugeVec
+	clusters  *prometheus.GaugeVec
+	phase     *prometheus.GaugeVec
+	since     *prometheus.GaugeVec
+	approved  *prometheus.GaugeVec
+	condition *prometheus.GaugeVec
 }
 
 // NewRolloutMetrics registers the metrics.
@@ -24,12 +26,13 @@ func NewRolloutMetrics(registry prometheus.Registerer) *RolloutMetrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, append([]string{"namespace", "name"}, labels...))
 	}
 	m := &RolloutMetrics{
-		clusters: gauge("cascade_rollout_clusters", "Clusters of the Rollout by their state towards the revision that it brings.", "state"),
-		phase:    gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.", "phase"),
-		since:    gauge("cascade_rollout_phase_timestamp_seconds", "Unix time at which the run came into its phase."),
-		approved: gauge("cascade_rollout_approval_timestamp_seconds", "Unix time of the last approval of a wave of the run; 0 without one."),
+		clusters:  gauge("cascade_rollout_clusters", "Clusters of the Rollout by their state towards the revision that it brings.", "state"),
+		phase:     gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.", "phase"),
+		since:     gauge("cascade_rollout_phase_timestamp_seconds", "Unix time at which the run came into its phase."),
+		approved:  gauge("cascade_rollout_approval_timestamp_seconds", "Unix time of the last approval of a wave of the run; 0 without one."),
+		condition: gauge("cascade_rollout_condition", "0 for each condition of the Rollout that is False, of Ready, Upstream, Published and ApprovalTags; absent otherwise, and while it is suspended.", "condition"),
 	}
-	registry.MustRegister(m.clusters, m.phase, m.since, m.approved)
+	registry.MustRegister(m.clusters, m.phase, m.since, m.approved, m.condition)
 	return m
 }
 
@@ -41,6 +44,13 @@ func (m *RolloutMetrics) record(o *v1alpha1.Rollout) {
 	c := o.Status.Clusters
 	for state, n := range map[string]int32{"updated": c.Updated, "updating": c.Updating, "pending": c.Pending, "failed": c.Failed, "deferred": c.Deferred} {
 		m.clusters.WithLabelValues(of(state)...).Set(float64(n))
+	}
+	for _, kind := range []string{v1alpha1.ReadyCondition, v1alpha1.UpstreamCondition, v1alpha1.PublishedCondition, v1alpha1.ApprovalTagsCondition} {
+		if meta.IsStatusConditionFalse(o.Status.Conditions, kind) && !o.Spec.Suspend {
+			m.condition.WithLabelValues(of(kind)...).Set(0)
+		} else {
+			m.condition.DeleteLabelValues(of(kind)...)
+		}
 	}
 	m.phase.DeletePartialMatch(prometheus.Labels{"namespace": o.Namespace, "name": o.Name})
 	run := o.Status.Run
@@ -72,7 +82,7 @@ func (m *RolloutMetrics) forget(key types.NamespacedName) {
 		return
 	}
 	labels := prometheus.Labels{"namespace": key.Namespace, "name": key.Name}
-	for _, g := range []*prometheus.GaugeVec{m.clusters, m.phase, m.since, m.approved} {
+	for _, g := range []*prometheus.GaugeVec{m.clusters, m.phase, m.since, m.approved, m.condition} {
 		g.DeletePartialMatch(labels)
 	}
 }

@@ -244,6 +244,9 @@ func (r *Rollouts) refuse(ctx context.Context, o *v1alpha1.Rollout, why error) (
 	after := o.DeepCopy()
 	sayRefused(after, reason.Of(why), why.Error())
 	again, err := r.writeStatus(ctx, o, after)
+	if err == nil {
+		r.Metrics.record(after)
+	}
 	return ctrl.Result{RequeueAfter: again}, err
 }
 

@@ -3,11 +3,17 @@ package remote
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
@@ -65,5 +71,48 @@ cascade_rollout_phase{name="web",namespace="fleet",phase="` + tt.phase + `"} 1
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "cascade_rollout_phase"); err != nil {
 			t.Errorf("the newest is %s: %v", tt.newest.Revision, err)
 		}
+	}
+}
+
+// TestRefusedMeasured: what is wrong with a Rollout is in the metrics, also of one about which a new
+// process never decides.
+func TestRefusedMeasured(t *testing.T) {
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web", Generation: 2}}
+	o.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"no label": ""}}
+	o.Status.Run = &v1alpha1.RolloutRun{Phase: v1alpha1.RolloutHalted}
+	o.Status.Conditions = []metav1.Condition{{Type: v1alpha1.UpstreamCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonUpstreamUnreadable}}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	now := time.Unix(1_700_000_000, 0)
+	r := &Rollouts{
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build(), Events: record.NewFakeRecorder(10),
+		Metrics: NewRolloutMetrics(registry), Now: func() time.Time { return now },
+	}
+	for _, tt := range []struct {
+		reason string
+		change func()
+		want   string
+	}{
+		{"its spec is wrong", func() {}, `
+# HELP cascade_rollout_condition 0 for each condition of the Rollout that is False, of Ready, Upstream, Published and ApprovalTags; absent otherwise, and while it is suspended.
+# TYPE cascade_rollout_condition gauge
+cascade_rollout_condition{condition="Ready",name="web",namespace="fleet"} 0
+cascade_rollout_condition{condition="Upstream",name="web",namespace="fleet"} 0
+# HELP cascade_rollout_phase 1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.
+# TYPE cascade_rollout_phase gauge
+cascade_rollout_phase{name="web",namespace="fleet",phase="Halted"} 1
+`},
+	} {
+		tt.change()
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+			t.Fatalf("%s: %v", tt.reason, err)
+		}
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(tt.want), "cascade_rollout_condition", "cascade_rollout_phase"); err != nil {
+			t.Errorf("%s: %v", tt.reason, err)
+		}
+		now = now.Add(time.Minute)
 	}
 }

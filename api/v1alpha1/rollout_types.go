@@ -654,5 +654,20 @@ type RolloutList struct {
 // GetConditions returns the conditions of the status, as Flux's kinds do.
 func (r *Rollout) GetConditions() []metav1.Condition { return r.Status.Conditions }
 
+// FailingExchange returns the conditions about what travels between environments that are False, as
+// of an upstream that cannot be read. The Rollout may be ready: its clusters have what it knows of.
+func (r *Rollout) FailingExchange() []metav1.Condition {
+	var failing []metav1.Condition
+	for _, c := range r.Status.Conditions {
+		switch c.Type {
+		case UpstreamCondition, PublishedCondition, ApprovalTagsCondition:
+			if c.Status == metav1.ConditionFalse {
+				failing = append(failing, c)
+			}
+		}
+	}
+	return failing
+}
+
 // SetConditions sets the conditions of the status.
 func (r *Rollout) SetConditions(conditions []metav1.Condition) { r.Status.Conditions = conditions }

@@ -335,6 +335,11 @@ func (b *builder) rollouts() {
 		o := rolloutOf(r)
 		b.known[o] = true
 		c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ReadyCondition)
+		for _, failing := range r.FailingExchange() {
+			if !r.Spec.Suspend && (c == nil || c.Reason != failing.Reason) {
+				b.add(b.node(o, failing.Type, Failing, failing.Reason, failing.Message, failing.LastTransitionTime))
+			}
+		}
 		run := r.Status.Run
 		halted := run != nil && run.Phase == v1alpha1.RolloutHalted
 		if c != nil && c.Status == metav1.ConditionTrue && !halted && !r.Spec.Suspend {

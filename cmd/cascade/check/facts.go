@@ -79,8 +79,8 @@ type Facts struct {
 	Policies []Policy
 	// Providers of Cluster API: the Deployments of core and of providers.
 	Providers []Provider
-	// Synced are sources, what is applied, Layers, Credentials, StateBackups, Receivers, the
-	// kinds of image updates and ArtifactGenerators.
+	// Synced are sources, what is applied, Layers, Rollouts, Credentials, StateBackups, Receivers,
+	// the kinds of image updates and ArtifactGenerators.
 	Synced []Object
 	// Alerts that tell somebody, and Notifiers: the Leases of Flux's notification-controller,
 	// which serves types of Provider that an agent does not.

@@ -10,7 +10,17 @@ import (
 	"testing"
 	"time"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -204,6 +214,52 @@ func TestNamesAreBounded(t *testing.T) {
 		if found.Reason == ReasonChildUnreachable && !strings.HasSuffix(found.Message, "fleet/c0004 and 4995 more") {
 			t.Errorf("it says %q", found.Message)
 		}
+	}
+}
+
+// TestReadsRollouts: a Rollout that is refused, or to which no commit comes any more, is found.
+func TestReadsRollouts(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme, generatorv1.AddToScheme, imagev1.AddToScheme, autov1.AddToScheme,
+		notificationv1.AddToScheme, notificationv1beta3.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conditions := func(ready metav1.ConditionStatus, reason string) []metav1.Condition {
+		return []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: ready, Reason: reason}, {Type: v1alpha1.UpstreamCondition, Status: "False", Reason: v1alpha1.ReasonUpstreamUnreadable}}
+	}
+	for name, tc := range map[string]struct {
+		reason     string
+		suspended  bool
+		conditions []metav1.Condition
+		want       string
+	}{
+		"Refused":   {"its spec is wrong", false, conditions("False", v1alpha1.ReasonInvalidSpec), "InvalidSpec: Rollout/fleet/web"},
+		"Completed": {"its clusters have the last commit that came", false, conditions("True", v1alpha1.ReasonSucceeded), "UpstreamUnreadable: Rollout/fleet/web"},
+		"Suspended": {"a person stopped it", true, conditions("True", v1alpha1.ReasonSuspended), ""},
+		"Well":      {"nothing is wrong", false, conditions("True", v1alpha1.ReasonSucceeded)[:1], ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web"}}
+			o.Spec.Suspend, o.Status.Conditions = tc.suspended, tc.conditions
+			f := well()
+			r := &Reader{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).Build()}
+			if err := r.objects(t.Context(), f); err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, found := range Judge(f, now) {
+				if found.Reason == ReasonNotReady {
+					got += found.Message
+				}
+			}
+			if got != tc.want {
+				t.Errorf("%s: it finds %q, want %q", tc.reason, got, tc.want)
+			}
+		})
 	}
 }
 

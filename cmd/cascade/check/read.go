@@ -427,7 +427,7 @@ func (r *Reader) sources(ctx context.Context, f *Facts) error {
 
 func (r *Reader) objects(ctx context.Context, f *Facts) error {
 	return errors.Join(
-		r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{}, &v1alpha1.CredentialList{}, &v1alpha1.StateBackupList{},
+		r.synced(ctx, f, false, &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}, &v1alpha1.LayerList{}, &v1alpha1.RolloutList{}, &v1alpha1.CredentialList{}, &v1alpha1.StateBackupList{},
 			&generatorv1.ArtifactGeneratorList{}, &imagev1.ImageRepositoryList{}, &imagev1.ImagePolicyList{}, &autov1.ImageUpdateAutomationList{}, &notificationv1.ReceiverList{}),
 		r.alerts(ctx, f),
 	)
@@ -511,6 +511,11 @@ func (r *Reader) objectOf(found client.Object, source bool) (*Object, error) {
 	if repository, ok := found.(*sourcev1.HelmRepository); ok && repository.Spec.Type == sourcev1.HelmRepositoryTypeOCI {
 		return nil, nil // nobody reconciles those: Flux neither
 	}
+	if rollout, ok := found.(*v1alpha1.Rollout); ok && (o.Ready == nil || o.Ready.Status != metav1.ConditionFalse) {
+		if failing := rollout.FailingExchange(); len(failing) > 0 {
+			o.Ready = &failing[0] // its clusters are ready, and no other revision comes to them
+		}
+	}
 	if gvk.Kind == "Credential" {
 		o.SourceFailing = meta.FindStatusCondition(with.GetConditions(), v1alpha1.SourceFailingCondition)
 	}
@@ -539,6 +544,8 @@ func suspended(found client.Object) bool {
 	case *helmv2.HelmRelease:
 		return o.Spec.Suspend
 	case *v1alpha1.Layer:
+		return o.Spec.Suspend
+	case *v1alpha1.Rollout:
 		return o.Spec.Suspend
 	case *v1alpha1.Credential:
 		return o.Spec.Suspend
