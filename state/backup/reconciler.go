@@ -107,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	t, recipients, err := r.check(ctx, o)
 	if err != nil {
-		return r.conclude(ctx, before, o, timing{}, err)
+		return r.conclude(ctx, before, o, t, err)
 	}
 	now := r.Now()
 	due, at := t.due(o, now)
@@ -136,7 +136,8 @@ func (r *Reconciler) wait(t timing, d time.Duration) time.Duration {
 	return r.Jitter(d)
 }
 
-// check reads the spec.
+// check reads the spec. The timing counts also where the rest of it is wrong: a backup that is not
+// made grows old. It is zero where none is to be made.
 func (r *Reconciler) check(ctx context.Context, o *v1alpha1.StateBackup) (timing, []age.Recipient, error) {
 	invalid := func(err error) error {
 		return &failure{reason: v1alpha1.ReasonInvalidSpec, err: err, stalls: true}

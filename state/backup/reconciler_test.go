@@ -181,6 +181,7 @@ func TestRefusals(t *testing.T) {
 		"Recipients": {"state is never kept unencrypted", func(o *v1alpha1.StateBackup) { o.Spec.Encryption.Recipients = nil }, v1alpha1.ReasonInvalidSpec},
 		"Recipient":  {"it is none", func(o *v1alpha1.StateBackup) { o.Spec.Encryption.Recipients = []string{"me"} }, v1alpha1.ReasonInvalidSpec},
 		"Directory":  {"it goes with the pod", func(o *v1alpha1.StateBackup) { o.Spec.Destination.URL = "file:///state" }, v1alpha1.ReasonInvalidSpec},
+		"StaleAfter": {"everything is too old", func(o *v1alpha1.StateBackup) { o.Spec.StaleAfter = &metav1.Duration{} }, v1alpha1.ReasonInvalidSpec},
 		"Schedule":   {"it is none", func(o *v1alpha1.StateBackup) { o.Spec.Interval, o.Spec.Schedule = nil, "sometimes" }, v1alpha1.ReasonInvalidSpec},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,6 +196,16 @@ func TestRefusals(t *testing.T) {
 			}
 			if versions, err := at.Versions(t.Context()); err != nil || len(versions) != 0 {
 				t.Errorf("%v is saved, %v", versions, err)
+			}
+			// Who waits for a backup of this tier is told how old the last one is, also by a new process.
+			told := 0
+			if o.Namespace == b.Namespace {
+				told = 1
+			}
+			for _, g := range []*prometheus.GaugeVec{b.Metrics.success, b.Metrics.stale} {
+				if n := testutil.CollectAndCount(g); n != told {
+					t.Errorf("%s: there are %d series, want %d", tt.reason, n, told)
+				}
 			}
 		})
 	}

@@ -29,7 +29,7 @@ type timing struct {
 	stale    time.Duration
 }
 
-// timingOf reads a spec. An error is one of the spec.
+// timingOf reads a spec. An error is one of the spec; when a backup is too old is told all the same.
 func timingOf(spec *v1alpha1.StateBackupSpec) (timing, error) {
 	t := timing{timeout: defaultTimeout, stale: staleOfSchedules}
 	switch {
@@ -55,9 +55,10 @@ func timingOf(spec *v1alpha1.StateBackupSpec) (timing, error) {
 		}
 	}
 	if spec.StaleAfter != nil {
-		if t.stale = spec.StaleAfter.Duration; t.stale <= 0 {
-			return t, fmt.Errorf("cannot use spec.staleAfter %s: it must be positive", t.stale)
+		if spec.StaleAfter.Duration <= 0 {
+			return t, fmt.Errorf("cannot use spec.staleAfter %s: it must be positive", spec.StaleAfter.Duration)
 		}
+		t.stale = spec.StaleAfter.Duration
 	}
 	return t, nil
 }
