@@ -7,14 +7,21 @@ import (
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// conditionsOf are the conditions of a kind that says how it is.
-func conditionsOf(o client.Object) []metav1.Condition { return o.(conditioned).GetConditions() }
+// conditionsOf are the conditions of an object of a kind that says how it is. One that
+// nobody reconciles, and so has none, is ready for those that use it.
+func conditionsOf(o client.Object) []metav1.Condition {
+	if isLookedUp(o) {
+		return []metav1.Condition{{Type: fluxmeta.ReadyCondition, Status: metav1.ConditionTrue, Reason: fluxmeta.SucceededReason, Message: "charts are fetched from it when they are needed"}}
+	}
+	return o.(conditioned).GetConditions()
+}
 
 // artifactGetters list what is made of sources.
 func artifactGetters() []getter {

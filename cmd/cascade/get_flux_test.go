@@ -89,6 +89,38 @@ func TestGetLaterKinds(t *testing.T) {
 	}
 }
 
+// TestGetLookedUp: a HelmRepository of type oci has no conditions, and none fails.
+func TestGetLookedUp(t *testing.T) {
+	repository := func(name, kind string) *sourcev1.HelmRepository {
+		return &sourcev1.HelmRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}, Spec: sourcev1.HelmRepositorySpec{Type: kind}}
+	}
+	cl := indexed().WithObjects(repository("charts", sourcev1.HelmRepositoryTypeOCI), repository("other", sourcev1.HelmRepositoryTypeDefault)).Build()
+	chosen, err := choose("helmrepositories")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for status, want := range map[string][]string{
+		"":            {"charts True charts are fetched from it when they are needed", "other False waiting to be reconciled"},
+		"ready=false": {"other False waiting to be reconciled"},
+		"ready=true":  {"charts True charts are fetched from it when they are needed"},
+	} {
+		c, out := newCLI(t)
+		o := newGetOptions()
+		o.namespace, o.status, o.noHeader = "team", status, true
+		if err := c.get(t.Context(), cl, chosen, o); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			words := strings.Fields(line)
+			got = append(got, strings.Join(append(words[:1:1], words[2:]...), " "))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("--status-selector %q: %q, want %q", status, got, want)
+		}
+	}
+}
+
 // TestReconcileStill: nobody reconciles these kinds, so that to wait for it would not end.
 func TestReconcileStill(t *testing.T) {
 	for _, kind := range []string{"alert", "alert-provider", "externalartifact"} {
