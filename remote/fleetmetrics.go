@@ -69,7 +69,7 @@ func descsOfFleet() fleetDescs {
 		breakers:  desc("cascade_child_breakers_open", "Children that are probed seldom, because they did not answer several times in a row.", nil),
 		ready:     desc("cascade_layer_ready", "1 if the layer is in place on all children that it selects.", layer),
 		children:  desc("cascade_layer_children", "Children that the layer selects, by how it stands on them.", layer, "state"),
-		behind:    desc("cascade_layer_children_behind", "Children that have another revision of the layer than it is to bring.", layer),
+		behind:    desc("cascade_layer_children_behind", "Children that have another revision of the layer than it is to bring; those that are suspended, and all of a suspended layer, do not count.", layer),
 		lag:       desc("cascade_layer_lag_seconds", "For how long some child has stayed at another revision of the layer than it is to bring, as this process saw it; 0 if all have it.", layer),
 	}
 }
@@ -183,7 +183,9 @@ func (f *Fleet) layers(ch chan<- prometheus.Metric, d *fleetDescs, layers []v1al
 	type named struct{ namespace, name string }
 	revisions := map[named]string{}
 	for i := range layers {
-		revisions[named{layers[i].Namespace, layers[i].Name}] = layers[i].Status.Revision
+		if !layers[i].Spec.Suspend {
+			revisions[named{layers[i].Namespace, layers[i].Name}] = layers[i].Status.Revision
+		}
 	}
 	f.mu.Lock()
 	was := f.behind
@@ -192,8 +194,8 @@ func (f *Fleet) layers(ch chan<- prometheus.Metric, d *fleetDescs, layers []v1al
 	is, behind, since := map[stay]time.Time{}, map[named]int{}, map[named]time.Time{}
 	for i := range children {
 		child := &children[i]
-		if managedElsewhere(child) != nil {
-			continue // it stays where it is until it is back
+		if child.Spec.Suspend || managedElsewhere(child) != nil {
+			continue // it stays where it is until it is resumed, or back
 		}
 		for j := range child.Status.Layers {
 			entry := &child.Status.Layers[j]

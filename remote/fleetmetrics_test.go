@@ -134,6 +134,16 @@ func TestFleet(t *testing.T) {
 	has("one that goes along with each commit, a step behind, does not stay", "cascade_layer_children_behind name=base namespace=fleet 1", "cascade_layer_lag_seconds name=base namespace=fleet 0")
 	write(func() { child.Status.Layers[0].Revision = "main@sha1:3" })
 	has("it has the revision", "cascade_layer_children_behind name=base namespace=fleet 0", "cascade_layer_lag_seconds name=base namespace=fleet 0")
+	for reason, suspend := range map[string]*bool{"a suspended layer": &layer.Spec.Suspend, "a suspended child": &child.Spec.Suspend} {
+		write(func() { *suspend, layer.Status.Revision = true, "main@sha1:4" })
+		has(reason+" is kept back on purpose", "cascade_layer_children_behind name=base namespace=fleet 0")
+		now = now.Add(time.Hour)
+		has(reason+" is so for long", "cascade_layer_lag_seconds name=base namespace=fleet 0")
+		write(func() { *suspend = false })
+		has(reason+" is resumed", "cascade_layer_children_behind name=base namespace=fleet 1", "cascade_layer_lag_seconds name=base namespace=fleet 0")
+		now = now.Add(time.Minute)
+		has(reason+" was resumed a minute ago", "cascade_layer_lag_seconds name=base namespace=fleet 60")
+	}
 	never := make(chan struct{})
 	f.Part.Elected = never
 	if all := tell(); len(all) > 0 {
