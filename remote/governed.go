@@ -116,14 +116,23 @@ func (w *rolloutWatch) Start(ctx context.Context) error {
 	if err := w.ofLayers.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, handler.TypedEnqueueRequestsFromMapFunc(movedLayer), otherAim())); err != nil {
 		return fmt.Errorf("cannot watch Rollouts: %w", err)
 	}
-	changed := predicate.Or[*v1alpha1.Rollout](predicate.TypedGenerationChangedPredicate[*v1alpha1.Rollout]{}, predicate.TypedAnnotationChangedPredicate[*v1alpha1.Rollout]{})
+	moved := w.children.Part.moved()
+	changed := predicate.Or[*v1alpha1.Rollout](predicate.TypedGenerationChangedPredicate[*v1alpha1.Rollout]{}, predicate.TypedAnnotationChangedPredicate[*v1alpha1.Rollout]{}, moved)
 	if err := w.ofRollouts.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.Rollout]{}, changed)); err != nil {
 		return fmt.Errorf("cannot watch Rollouts: %w", err)
 	}
-	if err := w.ofExchanges.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.Rollout]{}, otherExchange())); err != nil {
+	if err := w.ofExchanges.Watch(ctrlsource.Kind(w.cache, &v1alpha1.Rollout{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.Rollout]{}, predicate.Or(otherExchange(), moved))); err != nil {
 		return fmt.Errorf("cannot watch Rollouts: %w", err)
 	}
 	return nil
+}
+
+// moved passes Rollouts of which other labels make them another agent's. Who has one now begins
+// with it, and who had it drops it.
+func (p Part) moved() predicate.TypedPredicate[*v1alpha1.Rollout] {
+	return predicate.TypedFuncs[*v1alpha1.Rollout]{UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.Rollout]) bool {
+		return p.selects(e.ObjectOld) != p.selects(e.ObjectNew)
+	}}
 }
 
 // otherExchange passes Rollouts that may have something else to read or to write in their

@@ -108,7 +108,8 @@ func (r *Rollouts) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, r.gone(ctx, req.NamespacedName)
 	case err != nil:
 		return ctrl.Result{}, err
-	case !o.DeletionTimestamp.IsZero() || !r.Part.selects(o):
+	case !o.DeletionTimestamp.IsZero() || !r.Part.selects(o): // it goes, or another agent decides about it
+		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	if wait := r.early(req.NamespacedName); wait > 0 {
@@ -150,19 +151,24 @@ func (r *Rollouts) soon(key types.NamespacedName) {
 	delete(r.looked, key)
 }
 
-// gone forgets a Rollout that is not there any more: what it moved follows the newest
-// revision again.
-func (r *Rollouts) gone(ctx context.Context, key types.NamespacedName) error {
+// forget drops what this process keeps of a Rollout about which it decides no more.
+func (r *Rollouts) forget(key types.NamespacedName) {
 	r.Snapshots.Retain(source.Holder{Kind: "Rollout", NamespacedName: key})
 	r.Metrics.forget(key)
 	r.exchange.forget(key)
 	r.numbers.forget(key)
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	delete(r.looked, key)
 	delete(r.caught, key)
 	delete(r.unread, key)
 	delete(r.written, writtenKey{NamespacedName: key})
-	r.mu.Unlock()
+}
+
+// gone forgets a Rollout that is not there any more: what it moved follows the newest
+// revision again.
+func (r *Rollouts) gone(ctx context.Context, key types.NamespacedName) error {
+	r.forget(key)
 	// The cache may lag behind the one who made it again a moment ago.
 	err := r.Reader.Get(ctx, key, &v1alpha1.Rollout{})
 	if err == nil || !apierrors.IsNotFound(err) {

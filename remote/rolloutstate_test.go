@@ -14,9 +14,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // TestSayNoClusters: what makes the clusters of a Rollout may wait for the Rollout, which so is
@@ -89,7 +91,7 @@ func TestRefusedMeasured(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	r := &Rollouts{
 		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build(), Events: record.NewFakeRecorder(10),
-		Metrics: NewRolloutMetrics(registry), Now: func() time.Time { return now },
+		Metrics: NewRolloutMetrics(registry), Now: func() time.Time { return now }, Snapshots: source.NewSnapshots(), exchange: &exchange{},
 	}
 	for _, tt := range []struct {
 		reason string
@@ -105,6 +107,7 @@ cascade_rollout_condition{condition="Upstream",name="web",namespace="fleet"} 0
 # TYPE cascade_rollout_phase gauge
 cascade_rollout_phase{name="web",namespace="fleet",phase="Halted"} 1
 `},
+		{"other labels make it another agent's", func() { r.Part.Selects = func(client.Object) bool { return false } }, ""},
 	} {
 		tt.change()
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
@@ -114,5 +117,27 @@ cascade_rollout_phase{name="web",namespace="fleet",phase="Halted"} 1
 			t.Errorf("%s: %v", tt.reason, err)
 		}
 		now = now.Add(time.Minute)
+	}
+}
+
+// TestRolloutMoves: other labels wake the agent that they take a Rollout from, and the one that
+// gets it.
+func TestRolloutMoves(t *testing.T) {
+	labelled := func(agent, team string) *v1alpha1.Rollout {
+		return &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"agent": agent, "team": team}}}
+	}
+	passes := Part{Selects: func(o client.Object) bool { return o.GetLabels()["agent"] == "a" }}.moved()
+	for _, tt := range []struct {
+		reason        string
+		before, after *v1alpha1.Rollout
+		want          bool
+	}{
+		{"it goes", labelled("a", "x"), labelled("b", "x"), true},
+		{"it comes", labelled("b", "x"), labelled("a", "x"), true},
+		{"it stays", labelled("a", "x"), labelled("a", "y"), false},
+	} {
+		if got := passes.Update(event.TypedUpdateEvent[*v1alpha1.Rollout]{ObjectOld: tt.before, ObjectNew: tt.after}); got != tt.want {
+			t.Errorf("%s: it wakes: %t, want %t", tt.reason, got, tt.want)
+		}
 	}
 }
