@@ -169,6 +169,51 @@ func TestGetWatch(t *testing.T) {
 	}
 }
 
+// TestGetWatchMissed: what became of objects while there was no watch is shown after the next list.
+func TestGetWatchMissed(t *testing.T) {
+	named := func(name string) *kustomizev1.Kustomization {
+		return &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+	}
+	apps := named("apps")
+	watches := make(chan *watch.FakeWatcher, 10)
+	cl := interceptor.NewClient(indexed().WithObjects(apps, named("base")).Build(), interceptor.Funcs{
+		Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+			w := watch.NewFake()
+			watches <- w
+			return w, nil
+		},
+	})
+	chosen, err := choose("ks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, end := watching(t, func(ctx context.Context, c *cli) error {
+		o := newGetOptions()
+		o.namespace, o.watch, o.status = "team", true, "ready=false"
+		return c.get(ctx, cl, chosen, o)
+	})
+	w := <-watches
+	if err := cl.Delete(t.Context(), named("base")); err != nil {
+		t.Fatal(err)
+	}
+	meta.SetStatusCondition(&apps.Status.Conditions, metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "X", Message: "applied"})
+	if err := cl.Status().Update(t.Context(), apps); err != nil {
+		t.Fatal(err)
+	}
+	w.Stop() // the API server, or a proxy, ends it
+	w = <-watches
+	shown := s.String()
+	if !strings.Contains(shown, "applied") || strings.Count(shown, "base") != 2 || !strings.Contains(shown, "deleted") {
+		t.Errorf("it shows\n%s", shown)
+	}
+	w.Stop()
+	<-watches
+	if again := s.String(); again != shown {
+		t.Errorf("nothing happened, and it shows\n%s", again)
+	}
+	end()
+}
+
 func anEvent(name, kind, object, of, reason, message string, ago time.Duration) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}, Type: of, Reason: reason, Message: message,

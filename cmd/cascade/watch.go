@@ -138,7 +138,12 @@ func (c *cli) watchKind(ctx context.Context, cl client.WithWatch, g getter, o *g
 			return err
 		}
 	}
-	shown := map[client.ObjectKey]string{}
+	// shown is what was printed last of each object that there is, as far as anybody knows.
+	type printed struct {
+		object client.Object
+		text   string
+	}
+	shown := map[client.ObjectKey]printed{}
 	show := func(objects []client.Object, gone bool) error {
 		var changed [][]string
 		for i, row := range columns.rows(objects, c.now()) {
@@ -150,11 +155,13 @@ func (c *cli) watchKind(ctx context.Context, cl client.WithWatch, g getter, o *g
 			if printer != nil {
 				text = objects[i].GetResourceVersion()
 			}
-			if shown[key] == text {
-				continue
-			}
-			if shown[key] = text; gone {
+			switch {
+			case gone:
 				delete(shown, key)
+			case shown[key].text == text:
+				continue
+			default:
+				shown[key] = printed{objects[i], text}
 			}
 			if printer == nil {
 				changed = append(changed, row)
@@ -164,8 +171,15 @@ func (c *cli) watchKind(ctx context.Context, cl client.WithWatch, g getter, o *g
 		}
 		return rows.print(changed...)
 	}
+	// One that was shown and does not pass any more is shown once more, as what it is.
+	wanted := func(o client.Object) bool {
+		_, was := shown[client.ObjectKeyFromObject(o)]
+		return was || g.passes(l.status, o)
+	}
 	f := &followed{
-		list: func(ctx context.Context) ([]client.Object, string, error) { return listWithVersion(ctx, cl, g, l) },
+		list: func(ctx context.Context) ([]client.Object, string, error) {
+			return listWithVersion(ctx, cl, g, listing{options: l.options})
+		},
 		watch: func(ctx context.Context, version string) (watch.Interface, error) {
 			w, err := cl.Watch(ctx, g.list(), append(slices.Clone(l.options), fromVersion(version))...)
 			if meta.IsNoMatchError(err) {
@@ -176,16 +190,33 @@ func (c *cli) watchKind(ctx context.Context, cl client.WithWatch, g getter, o *g
 			}
 			return w, nil
 		},
-		listed: func(objects []client.Object) error { return show(objects, false) },
+		listed: func(objects []client.Object) error {
+			there := map[client.ObjectKey]bool{}
+			for _, o := range objects {
+				there[client.ObjectKeyFromObject(o)] = true
+			}
+			var gone []client.Object // while nothing was watched
+			for key, is := range shown {
+				if !there[key] {
+					gone = append(gone, is.object)
+				}
+			}
+			slices.SortFunc(gone, func(a, b client.Object) int {
+				return strings.Compare(client.ObjectKeyFromObject(a).String(), client.ObjectKeyFromObject(b).String())
+			})
+			if err := show(gone, true); err != nil {
+				return err
+			}
+			return show(slices.DeleteFunc(objects, func(o client.Object) bool { return !wanted(o) }), false)
+		},
 		changed: func(kind watch.EventType, item client.Object) error {
 			item, err := named(cl, item)
 			if err != nil {
 				return fmt.Errorf("cannot read %s: %w", g.single, err)
 			}
-			if _, was := shown[client.ObjectKeyFromObject(item)]; !was && !g.passes(l.status, item) {
+			if !wanted(item) {
 				return nil
 			}
-			// One that was shown and does not pass any more is shown once more, as what it is.
 			return show([]client.Object{item}, kind == watch.Deleted)
 		},
 	}
