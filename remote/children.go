@@ -114,7 +114,8 @@ type Children struct {
 	Version string
 
 	// Elsewhere reports whether a Cluster that is not here is managed by another tier: a pivot
-	// moved it there. Its Child stays, and so does the connection; nil stands for never.
+	// moved it there. Its Child stays, and so does the connection; nil stands for never. It is asked in
+	// each replica, also in those that do not lead.
 	Elsewhere func(ctx context.Context, name types.NamespacedName) (bool, error)
 
 	// Scrapes is what the parent is to be allowed in each child beside its layers, so that the

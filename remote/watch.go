@@ -71,7 +71,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	}
 	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, retryMost)
 	lot := stalls.Lot("Child", func() client.Object { return &v1alpha1.Child{} }, children, park.Options{
-		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Backoff: retries,
+		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Deadline: stall.Deadline, Backoff: retries,
 	})
 	if err := mgr.Add(lot); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -50,6 +51,29 @@ func TestShards(t *testing.T) {
 			sim.reset()
 			sim.await(t, sim.commit(t, "2"), scenario.Converge)
 			sim.once(t, 1)
+		}},
+		step{"Dropped", func(t *testing.T) {
+			// The replica that does not lead has some of so many.
+			var names []string
+			for i := range 3 * shards {
+				names = append(names, fmt.Sprint("gone-", i))
+				f.declare(t, names[i])
+			}
+			for _, name := range names {
+				scenario.Eventually(t, scenario.Converge, "there is a Child "+name, func(ctx context.Context) error {
+					_, err := f.child(ctx, name)
+					return err
+				})
+				f.dropCluster(t, name, false)
+			}
+			for _, name := range names {
+				scenario.Eventually(t, scenario.Converge, "Child "+name+" goes with its Cluster", func(ctx context.Context) error {
+					if _, err := f.child(ctx, name); !apierrors.IsNotFound(err) {
+						return fmt.Errorf("it is there: %v", err)
+					}
+					return nil
+				})
+			}
 		}},
 		step{"Killed", func(t *testing.T) {
 			sim.reset()

@@ -74,7 +74,7 @@ type Reconciler struct {
 	Addresses answer.Addresses
 	// Selects passes the Children of this agent.
 	Selects func(client.Object) bool
-	// Elsewhere reports whether another tier manages a Cluster.
+	// Elsewhere reports whether another tier manages a Cluster. It calls the API server.
 	Elsewhere func(ctx context.Context, name types.NamespacedName) (bool, error)
 	Events    record.EventRecorder
 	// Holder names this process, and no other one ever; Program is its version.
@@ -284,14 +284,14 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 			f.Declared = append(f.Declared, l.Spec.Management)
 		}
 	}
+	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
+	if len(f.Declared) == 0 && told == nil && !meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ManagedElsewhereCondition) {
+		return f, nil // nobody asks, nobody did, and its Cluster is here: no call is made
+	}
 	name := clusterOf(child)
 	var err error
 	if f.Elsewhere, err = r.Elsewhere(ctx, name); err != nil {
 		return f, err
-	}
-	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
-	if len(f.Declared) == 0 && told == nil {
-		return f, nil // nobody asks, and nobody did: no call is made
 	}
 	f.Returning = isReturning(child, told)
 	f.Seeded = meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.SeededCondition)

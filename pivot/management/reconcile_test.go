@@ -370,3 +370,39 @@ func TestOneReturns(t *testing.T) {
 		})
 	}
 }
+
+// TestElsewhereAsked: a call is made for Children whose Clusters somebody moves or moved, not for
+// each of thousands.
+func TestElsewhereAsked(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason    string
+		condition string
+		want      bool
+	}{
+		"Here":  {"nobody asks for a move", v1alpha1.ConnectedCondition, false},
+		"Moved": {"a person moved it", v1alpha1.ManagedElsewhereCondition, true},
+		"Told":  {"it was declared before", v1alpha1.ManagementCondition, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+				Status: v1alpha1.ChildStatus{Conditions: []metav1.Condition{{Type: tt.condition, Status: metav1.ConditionTrue, Reason: "x"}}},
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(child).WithStatusSubresource(child).Build()
+			asked := false
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { asked = true; return true, nil },
+			}
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil || asked != tt.want {
+				t.Errorf("%s: asked %t, %v", tt.reason, asked, err)
+			}
+		})
+	}
+}

@@ -1,12 +1,18 @@
 package firstsync
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -76,9 +82,6 @@ func TestElsewhereCountsFirst(t *testing.T) {
 	if quiet, err := tier.Quiet(t.Context()); quiet || err != nil {
 		t.Errorf("quiet %t, %v, while a Cluster is elsewhere", quiet, err)
 	}
-	if is, err := tier.Elsewhere(t.Context(), a); !is || err != nil {
-		t.Errorf("elsewhere %t, %v", is, err)
-	}
 	tier.take(&corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled}})
 	if got := tier.standing(a); got != inventory.LastPaused || woken != 2 {
 		t.Errorf("after it came back: standing %q, woken %d times", got, woken)
@@ -99,5 +102,47 @@ func TestElsewhereRestored(t *testing.T) {
 	}
 	if got := Elsewhere(restored); !slices.Equal(got, []types.NamespacedName{a}) {
 		t.Errorf("elsewhere are %v", got)
+	}
+}
+
+// TestElsewhereInReplica: a process that does not lead, in which no Tier is started, knows which
+// Clusters another tier manages.
+func TestElsewhereInReplica(t *testing.T) {
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled},
+	}
+	ManageElsewhere(cm, "p1", key("a"))
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, cm.Name, nil)
+	for name, tt := range map[string]struct {
+		reason  string
+		objects []client.Object
+		err     error
+		kept    bool
+		of      string
+		want    bool
+		fails   bool
+	}{
+		"Moved":   {"a pivot moved it", []client.Object{cm}, nil, true, "a", true, false},
+		"Here":    {"nothing is on record of it", []client.Object{cm}, nil, true, "b", false, false},
+		"Other":   {"an agent of other controllers keeps the record", []client.Object{cm}, nil, false, "a", true, false},
+		"Missing": {"somebody deleted it, and the one that leads makes it again", nil, nil, true, "b", false, true},
+		"Unkept":  {"nobody keeps one, so that no pivot wrote into it", nil, nil, false, "b", false, false},
+		"Unread":  {"it cannot be told", []client.Object{cm}, refused, true, "b", false, true},
+		"Unasked": {"nor by an agent that keeps none", []client.Object{cm}, refused, false, "b", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader := interceptor.NewClient(newTier(t, tt.objects...).Client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, name client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if tt.err != nil {
+						return tt.err
+					}
+					return c.Get(ctx, name, o, opts...)
+				},
+			})
+			is, err := Record{Reader: reader, Namespace: "cascade-system", Kept: tt.kept}.Elsewhere(t.Context(), key(tt.of))
+			if is != tt.want || (err != nil) != tt.fails {
+				t.Errorf("%s: elsewhere %t, %v", tt.reason, is, err)
+			}
+		})
 	}
 }

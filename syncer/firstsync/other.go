@@ -66,3 +66,29 @@ func (o Other) Quiet(ctx context.Context) (bool, error) {
 	record, err := Read(ctx, o.Reader)
 	return err == nil && (record == nil || record.Settled && len(record.Clusters) == 0), err
 }
+
+// Record reads the record of this tier from the API server, in whichever of its processes: only
+// the one that leads follows the record. It is safe for concurrent use if its reader is.
+type Record struct {
+	Reader client.Reader
+	// Namespace of the agent.
+	Namespace string
+	// Kept: this agent keeps the record, so that there is one from the moment that it leads.
+	Kept bool
+}
+
+// Elsewhere reports whether another tier manages a Cluster. A Child is deleted by the answer, so
+// that a record which is missing for a moment is an error.
+func (r Record) Elsewhere(ctx context.Context, name types.NamespacedName) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	cm := &corev1.ConfigMap{}
+	err := r.Reader.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
+	if apierrors.IsNotFound(err) && !r.Kept {
+		return false, nil // no pivot wrote into it
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", r.Namespace, v1alpha1.FirstSyncConfigMap, err)
+	}
+	return ManagedBy(cm, name) != "", nil
+}

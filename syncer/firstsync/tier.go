@@ -146,19 +146,6 @@ func (t *Tier) Quiet(ctx context.Context) (bool, error) {
 	return t.record.settled() && len(t.record.clusters)+len(t.record.elsewhere)+len(t.pending) == 0, nil
 }
 
-// Elsewhere reports whether another tier manages a Cluster. It waits for the record.
-func (t *Tier) Elsewhere(ctx context.Context, name types.NamespacedName) (bool, error) {
-	if t == nil {
-		return false, nil
-	}
-	if err := t.recorded(ctx); err != nil {
-		return false, err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.record.elsewhere[name] != "", nil
-}
-
 // standing is called with the lock. That another tier manages a Cluster counts before what
 // this one noted of it.
 func (t *Tier) standing(name types.NamespacedName) inventory.Standing {

@@ -105,8 +105,9 @@ type shared struct {
 	decryption decrypt.Options
 	// clusters follows the Clusters of the tier; nil if nobody here reads them.
 	clusters *clusters.Watch
-	// firstSync is nil if nothing is applied.
+	// firstSync is nil if nothing is applied. record reads what it keeps, in any process of the tier.
 	firstSync *firstsync.Tier
+	record    firstsync.Record
 	// configs is nil if nobody wants ConfigMaps and Secrets watched.
 	configs cache.Cache
 	// workers run what text of others may make endless.
@@ -243,6 +244,7 @@ func (w *wiring) share() error {
 		}
 	}
 	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, w.clusters, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind), w.events("cascade"), w.program.Now)
+	w.record = firstsync.Record{Reader: mgr.GetAPIReader(), Namespace: o.place.namespace, Kept: w.firstSync != nil}
 	return err
 }
 
@@ -498,7 +500,7 @@ func (w *wiring) children(ctx context.Context) error {
 		Client: mgr.GetClient(), Cache: mgr.GetCache(), Clusters: w.clusters, Cluster: w.local, Snapshots: w.finder.Snapshots, Connections: connections,
 		Events: w.events("cascade"), Metrics: remote.NewMetrics(ctrlmetrics.Registry), Traces: w.traces, Now: now, Rand: w.program.Rand,
 		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap, InCluster: w.inCluster,
-		Elsewhere: w.firstSync.Elsewhere, Version: w.program.Version, Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
+		Elsewhere: w.record.Elsewhere, Version: w.program.Version, Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
 	layers := &remote.Layers{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, AgentImage: o.children.image, Events: children.Events, Now: now,
@@ -532,6 +534,6 @@ func (w *wiring) management(holder string) error {
 	}
 	return (&management.Reconciler{
 		Client: mgr.GetClient(), Side: side, Allowed: o.targets.kubeconfigs, Addresses: o.targets.addresses, Selects: w.selects,
-		Elsewhere: w.firstSync.Elsewhere, Events: w.events("cascade"), Holder: holder, Program: w.program.Version, Now: w.program.Now,
+		Elsewhere: w.record.Elsewhere, Events: w.events("cascade"), Holder: holder, Program: w.program.Version, Now: w.program.Now,
 	}).SetupWithManager(mgr, w.stalls)
 }
