@@ -39,13 +39,14 @@ func Elsewhere(cm *corev1.ConfigMap) []types.NamespacedName {
 }
 
 // ManageElsewhere writes into the record of a tier that Clusters are managed by another one:
-// they are neither touched nor created.
+// they are neither touched nor created. A version of the agent that knows no pivots, to which the
+// tier may be taken back, does not create them either, as it reads that they are being moved.
 func ManageElsewhere(cm *corev1.ConfigMap, pivot string, names ...types.NamespacedName) {
 	if cm.Data == nil {
 		cm.Data = map[string]string{}
 	}
 	for _, name := range names {
-		cm.Data[elsewhereKey(name)] = pivot
+		cm.Data[elsewhereKey(name)], cm.Data[KeyOf(name)] = pivot, string(inventory.LastMoving)
 	}
 }
 
@@ -67,11 +68,13 @@ func ManageHere(cm *corev1.ConfigMap, names ...types.NamespacedName) {
 	}
 }
 
-// Release takes back what ManageElsewhere wrote for a pivot that came to nothing.
+// Release takes back what ManageElsewhere wrote for a pivot that came to nothing. The agent notes
+// anew how the Clusters are.
 func Release(cm *corev1.ConfigMap, pivot string, names ...types.NamespacedName) {
 	for _, name := range names {
 		if cm.Data[elsewhereKey(name)] == pivot {
 			delete(cm.Data, elsewhereKey(name))
+			delete(cm.Data, KeyOf(name))
 		}
 	}
 }

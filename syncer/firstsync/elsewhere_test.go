@@ -16,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 func TestElsewhere(t *testing.T) {
@@ -26,8 +27,8 @@ func TestElsewhere(t *testing.T) {
 		t.Errorf("it is managed by %q", ManagedBy(cm, a))
 	}
 	r := recordOf(cm)
-	if r.clusters[a] != inventory.LastPaused || r.standings()[a] != inventory.ManagedElsewhere || r.standings()[b] != inventory.ManagedElsewhere {
-		t.Errorf("what the agent noted is lost, or counts: %+v", r)
+	if r.clusters[a] != inventory.LastMoving || r.standings()[a] != inventory.ManagedElsewhere || r.standings()[b] != inventory.ManagedElsewhere {
+		t.Errorf("they are not elsewhere: %+v", r)
 	}
 	if got := recordOf(r.configMap("x")); !maps.Equal(got.elsewhere, r.elsewhere) || !maps.Equal(got.clusters, r.clusters) {
 		t.Errorf("a record that is made again is another one: %+v", got)
@@ -83,7 +84,7 @@ func TestElsewhereCountsFirst(t *testing.T) {
 		t.Errorf("quiet %t, %v, while a Cluster is elsewhere", quiet, err)
 	}
 	tier.take(&corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled}})
-	if got := tier.standing(a); got != inventory.LastPaused || woken != 2 {
+	if got := tier.standing(a); got != "" || woken != 2 {
 		t.Errorf("after it came back: standing %q, woken %d times", got, woken)
 	}
 }
@@ -145,4 +146,75 @@ func TestElsewhereInReplica(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestElsewhereForOlder: the version before, to which a tier may be taken back, reads one key of a
+// Cluster, and does not build one that is being moved. It has to find that whoever wrote the record.
+func TestElsewhereForOlder(t *testing.T) {
+	older := func(cm *corev1.ConfigMap, name string) string { return cm.Data[KeyOf(key(name))] }
+	settled := func() *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap},
+			Data:       map[string]string{stateKey: v1alpha1.FirstSyncSettled, sinceKey: "2026-08-01T00:00:00Z"},
+		}
+	}
+	cm := settled()
+	ManageElsewhere(cm, "p1", key("a"))
+	if older(cm, "a") != "moving" {
+		t.Errorf("a pivot wrote %v", cm.Data)
+	}
+	Release(cm, "p2", key("a"))
+	if older(cm, "a") != "moving" {
+		t.Errorf("another pivot took it off: %v", cm.Data)
+	}
+	Release(cm, "p1", key("a"))
+	if want := settled().Data; !maps.Equal(cm.Data, want) {
+		t.Errorf("a pivot that came to nothing left %v", cm.Data)
+	}
+
+	// A pivot of an earlier version wrote its own key alone, while the agent noted the pause.
+	cm = settled()
+	cm.Data["n_a_elsewhere"] = "p1"
+	tier := newTier(t, cm)
+	tier.pending[key("a")] = inventory.LastPaused
+	if err := tier.load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	flush := func(reason, want string) {
+		t.Helper()
+		if err := tier.flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if cm := written(t, tier); older(cm, "a") != want {
+			t.Errorf("%s: the record is %v, want %q", reason, cm.Data, want)
+		}
+	}
+	select {
+	case <-tier.wake:
+	default:
+		t.Error("nothing has the mark written")
+	}
+	flush("an earlier pivot", "moving")
+	live := cluster("a", true)
+	tier.onCluster(clusters.Event{New: live})
+	flush("it is paused", "moving")
+	live.SetAnnotations(map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""})
+	tier.onCluster(clusters.Event{Old: live})
+	flush("it went", "moving")
+
+	// A person takes the pivot's key off, with the Cluster still here.
+	tier.onCluster(clusters.Event{New: cluster("a", false)})
+	if err := tier.patch(t.Context(), []byte(`{"data":{"n_a_elsewhere":null}}`)); err != nil {
+		t.Fatal(err)
+	}
+	flush("it stays here", "")
+	if err := tier.patch(t.Context(), []byte(`{"data":{"n_a_elsewhere":"p2"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	flush("another pivot", "moving")
+	tier.onCluster(clusters.Event{New: cluster("a", true)})
+	if err := tier.patch(t.Context(), []byte(`{"data":{"n_a_elsewhere":null,"n_a":null}}`)); err != nil {
+		t.Fatal(err)
+	}
+	flush("it came to nothing, and the Cluster is still paused", "paused")
 }

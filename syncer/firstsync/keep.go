@@ -150,12 +150,15 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 			changed = append(changed, name)
 		}
 	}
+	var back []types.NamespacedName
 	for name := range t.record.elsewhere {
 		if r.elsewhere[name] == "" {
-			changed = append(changed, name)
+			back = append(back, name)
 		}
 	}
+	changed = append(changed, back...)
 	t.record, t.lost = r, false
+	t.noteElsewhere(back)
 	switch {
 	case news:
 		// From now on the state in which a Cluster is deleted is recorded.
@@ -165,6 +168,24 @@ func (t *Tier) take(cm *corev1.ConfigMap) {
 		t.tell()
 	case len(changed) > 0:
 		t.tell(changed...)
+	}
+}
+
+// noteElsewhere has the mark of each Cluster that another tier manages say that it is being moved,
+// for versions of the agent that read nothing else: a pivot of an earlier version left it out, or what
+// was pending here took its place. Those that are back are noted as they are. It is called with the lock.
+func (t *Tier) noteElsewhere(back []types.NamespacedName) {
+	for name := range t.record.elsewhere {
+		if delete(t.pending, name); t.record.clusters[name] != inventory.LastMoving {
+			t.pending[name] = inventory.LastMoving
+			t.poke()
+		}
+	}
+	for _, name := range back {
+		delete(t.pending, name)
+		if mark, ok := t.seen[name]; ok && t.record.settled() {
+			t.mark(name, mark, false)
+		}
 	}
 }
 
