@@ -25,8 +25,9 @@
 //   - A record that is deleted while the agent runs comes back as it was.
 //   - An approval that a person wrote stays until the Cluster that it allows exists.
 //
-// Failure model: while the record cannot be read, no object of Cluster API is applied,
-// and the conditions of the owners say so. A mark that cannot be written counts in this
+// Failure model: while the record cannot be read, or the Clusters of the tier cannot be
+// listed, no object of Cluster API is applied, and the conditions of the owners say so within
+// a minute. All else is applied, such as what mends that. A mark that cannot be written counts in this
 // process and is written later. If the process ends before that, a Cluster that was
 // moved away in the meantime is created again.
 package firstsync

@@ -2,6 +2,7 @@ package firstsync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ const (
 	tryAgain = time.Second
 	// callTimeout bounds each call.
 	callTimeout = 30 * time.Second
+	// firstLook is how long a caller waits for the record and the Clusters.
+	firstLook = 20 * time.Second
 )
 
 // Tier is what one tier knows of its Clusters. Fields are set before the first call.
@@ -96,18 +99,35 @@ func (t *Tier) init() {
 	})
 }
 
-// recorded returns when the record is read.
+// recorded returns when the record is read and the Clusters are listed. It waits for them only
+// so long that the status of who asks is true again within a minute.
 func (t *Tier) recorded(ctx context.Context) error {
 	t.init()
+	look, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
 	select {
 	case <-t.ready:
 		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", t.Namespace, v1alpha1.FirstSyncConfigMap, ctx.Err())
+	case <-look.Done():
 	}
+	t.mu.Lock()
+	read := t.record.state != ""
+	t.mu.Unlock()
+	why := errNotYet
+	if err := ctx.Err(); err != nil {
+		why = err
+	}
+	if read {
+		return fmt.Errorf("cannot list the Clusters of the tier: %w", why)
+	}
+	return fmt.Errorf("cannot read the record of the first sync, ConfigMap %s/%s: %w", t.Namespace, v1alpha1.FirstSyncConfigMap, why)
 }
 
-// For implements Keeper. It waits for the record.
+// errNotYet: the agent has started, and did not get so far.
+var errNotYet = errors.New("not done since the agent started, and tried again until it is: the log of the agent says why")
+
+// For implements Keeper. It waits for the record, and for the Clusters, if there are any among the
+// objects.
 func (t *Tier) For(ctx context.Context, objects []*unstructured.Unstructured) (*inventory.FirstSync, error) {
 	if t == nil {
 		return nil, nil
@@ -133,13 +153,17 @@ func (t *Tier) For(ctx context.Context, objects []*unstructured.Unstructured) (*
 	return f, nil
 }
 
-// Quiet implements Keeper. It waits for the record.
-func (t *Tier) Quiet(ctx context.Context) (bool, error) {
+// Quiet implements Keeper. It does not wait: as long as Clusters cannot be listed, what could mend
+// that is applied, and For tells what has Clusters.
+func (t *Tier) Quiet(context.Context) (bool, error) {
 	if t == nil {
 		return true, nil
 	}
-	if err := t.recorded(ctx); err != nil {
-		return false, err
+	t.init()
+	select {
+	case <-t.ready:
+	default:
+		return false, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

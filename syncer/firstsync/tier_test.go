@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -192,13 +194,50 @@ func TestNoAnswerBeforeTheRecord(t *testing.T) {
 	if record, err := tier.For(ctx, nil); record != nil || err != nil {
 		t.Errorf("what has nothing to do with Clusters waits: %v, %v", record, err)
 	}
-	if _, err := tier.Quiet(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("the answer is %v", err)
+	if quiet, err := tier.Quiet(ctx); quiet || err != nil {
+		t.Errorf("to be sure of nothing is an answer: %v, %v", quiet, err)
 	}
 	var none *Tier
 	if record, err := none.For(ctx, []*unstructured.Unstructured{cluster("a", false)}); record != nil || err != nil {
 		t.Errorf("nobody holds anything, and the answer is %v, %v", record, err)
 	}
+}
+
+// TestUnlisted: while Clusters cannot be listed, as with a webhook that a release is to mend, what
+// has nothing to do with them goes on, and what has is told so soon.
+func TestUnlisted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := newTier(t, record{state: v1alpha1.FirstSyncSettled, since: now.Format(time.RFC3339)}.configMap("cascade-system"))
+		of := []*unstructured.Unstructured{cluster("a", false)}
+		fails := func(words string) {
+			t.Helper()
+			begun := time.Now()
+			if _, err := tier.For(t.Context(), of); err == nil || !strings.Contains(err.Error(), words) || time.Since(begun) > time.Minute {
+				t.Errorf("after %s: %v", time.Since(begun), err)
+			}
+		}
+		fails("cannot read the record of the first sync")
+		if err := tier.load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fails("cannot list the Clusters")
+		begun := time.Now()
+		if quiet, err := tier.Quiet(t.Context()); quiet || err != nil || time.Since(begun) > 0 {
+			t.Errorf("after %s: quiet %t, %v", time.Since(begun), quiet, err)
+		}
+		config := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "n", "name": "x"}}}
+		if f, err := tier.For(t.Context(), []*unstructured.Unstructured{config}); f != nil || err != nil || time.Since(begun) > 0 {
+			t.Errorf("after %s: %v, %v", time.Since(begun), f, err)
+		}
+		// The list comes while somebody waits.
+		go func() {
+			time.Sleep(time.Second)
+			close(tier.ready)
+		}()
+		if f, err := tier.For(t.Context(), of); f == nil || !f.Settled || err != nil {
+			t.Errorf("once they are listed: %v, %v", f, err)
+		}
+	})
 }
 
 // TestMarksOfClusters: what the watch shows is on record, and wakes who waits for it.

@@ -347,6 +347,7 @@ func TestHoldCreation(t *testing.T) {
 		"Quiet":    {"no Cluster is in doubt, so that nothing is rendered for this", Install, firstSyncs{quiet: true}, held, false},
 		"Unkept":   {"nobody keeps a record", Install, nil, held, false},
 		"Free":     {"nothing is held", Upgrade, firstSyncs{}, nil, false},
+		"Unlisted": {"Clusters cannot be listed, and the chart has none", Install, &firstsync.Tier{}, nil, false},
 		"Unlock":   {"nothing is created", Unlock, firstSyncs{}, held, false},
 		"Rollback": {"a rollback may create as well", Rollback, firstSyncs{}, held, true},
 	} {
@@ -359,7 +360,9 @@ func TestHoldCreation(t *testing.T) {
 			m.creation = tc.creation
 			n := m.newRun(obj, wanted)
 			n.req.FirstSync = tc.keeper
-			out, err := n.holdCreation(t.Context(), tc.next, nil)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			out, err := n.holdCreation(ctx, tc.next, nil)
 			if err != nil || (out != nil) != tc.held || conditions.IsTrue(obj, v1alpha1.CreateHeldCondition) != tc.held {
 				t.Errorf("%s: holdCreation() = %v, %v", tc.reason, out, err)
 			}
