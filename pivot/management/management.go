@@ -239,7 +239,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.tell(ctx, child, d)
 	}
 	if f.Running == "" {
-		if not, err := r.mayMove(ctx, child.Namespace); err != nil || not != "" {
+		if not, err := r.mayMove(ctx, child.Namespace, d.To); err != nil || not != "" {
 			d.To, d.Reason, d.Message = "", v1alpha1.ReasonPivotBlocked, not
 			if err != nil {
 				d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
@@ -252,8 +252,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // mayMove says why this agent may not move Clusters of a namespace; empty if it may. It is
 // asked before anything is begun: an agent that may write its journal and nothing else would
-// leave a Cluster half way.
-func (r *Reconciler) mayMove(ctx context.Context, namespace string) (string, error) {
+// leave a Cluster half way, and a tier without a record would not know where it went.
+func (r *Reconciler) mayMove(ctx context.Context, namespace string, to v1alpha1.Management) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for _, of := range []struct{ group, resource string }{{clusterapi.Group, "clusters"}, {"", "secrets"}, {"", "configmaps"}} {
@@ -268,6 +268,17 @@ func (r *Reconciler) mayMove(ctx context.Context, namespace string) (string, err
 				return fmt.Sprintf("this agent may not %s %s in namespace %s, as under a lockdown: nothing was changed; use cascade pivot", verb, of.resource, namespace), nil
 			}
 		}
+	}
+	if to == v1alpha1.ManagementParent {
+		return "", nil
+	}
+	record := types.NamespacedName{Namespace: r.Side.Namespace, Name: v1alpha1.FirstSyncConfigMap}
+	err := r.Side.Client.Get(ctx, record, &corev1.ConfigMap{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Sprintf("this tier keeps no record of its Clusters, ConfigMap %s, and would lose the Child with the Cluster: nothing was changed; have its agent reconcile Kustomizations or HelmReleases as well", record), nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot read the record of the first sync, ConfigMap %s: %w", record, err)
 	}
 	return "", nil
 }

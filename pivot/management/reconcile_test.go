@@ -45,22 +45,27 @@ func TestBeforeAnythingBegins(t *testing.T) {
 		objects []client.Object
 		says    string
 		words   string
+		// unrecorded: the tier has no record of its Clusters.
+		unrecorded bool
 	}{
-		"Lockdown": {"an agent with its own rights only", func(*authorizationv1.ResourceAttributes) (bool, error) { return false, nil }, nil, v1alpha1.ReasonPivotBlocked, "use cascade pivot"},
+		"Lockdown": {"an agent with its own rights only", func(*authorizationv1.ResourceAttributes) (bool, error) { return false, nil }, nil, v1alpha1.ReasonPivotBlocked, "use cascade pivot", false},
 		"Half": {"one that may write Secrets, as Credentials need it, and no Clusters", func(a *authorizationv1.ResourceAttributes) (bool, error) {
 			return a.Resource == "secrets", nil
-		}, nil, v1alpha1.ReasonPivotBlocked, "may not create clusters in namespace fleet"},
-		"Unknown": {"it is not taken for a yes", func(*authorizationv1.ResourceAttributes) (bool, error) { return false, errors.New("no answer") }, nil, v1alpha1.ReasonPivotFailed, "no answer"},
+		}, nil, v1alpha1.ReasonPivotBlocked, "may not create clusters in namespace fleet", false},
+		"Unknown": {"it is not taken for a yes", func(*authorizationv1.ResourceAttributes) (bool, error) { return false, errors.New("no answer") }, nil, v1alpha1.ReasonPivotFailed, "no answer", false},
 		"Newer": {"a later version's journal may be about the Cluster", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, []client.Object{
 			&corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.source.x", Labels: map[string]string{v1alpha1.PivotLabel: "source"}},
 				Data:       map[string]string{"journal.json": `{"format":99}`},
 			},
-		}, v1alpha1.ReasonPivotFailed, "newer version"},
+		}, v1alpha1.ReasonPivotFailed, "newer version", false},
 		"Lapsed": {"nobody renews a kubeconfig while its Cluster is paused", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, []client.Object{
 			kubeconfigOf(refuses, "master"),
-		}, v1alpha1.ReasonPivotFailed, "Secret fleet/master-kubeconfig, or use cascade pivot"},
-		"Allowed": {"the kubeconfig is what is missing then", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, nil, v1alpha1.ReasonPivotFailed, "cannot read the kubeconfig"},
+		}, v1alpha1.ReasonPivotFailed, "Secret fleet/master-kubeconfig, or use cascade pivot", false},
+		"Allowed": {"the kubeconfig is what is missing then", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, nil, v1alpha1.ReasonPivotFailed, "cannot read the kubeconfig", false},
+		"Unrecorded": {"its Child would go with the Cluster, as nothing says where that is", func(*authorizationv1.ResourceAttributes) (bool, error) { return true, nil }, []client.Object{
+			kubeconfigOf(refuses, "master"),
+		}, v1alpha1.ReasonPivotBlocked, "no record of its Clusters", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := runtime.NewScheme()
@@ -80,6 +85,9 @@ func TestBeforeAnythingBegins(t *testing.T) {
 			layer := &v1alpha1.Layer{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "masters"},
 				Spec:       v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: child.Labels}, Management: v1alpha1.ManagementSelf},
+			}
+			if !tt.unrecorded {
+				tt.objects = append(tt.objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}})
 			}
 			var wrote []string
 			c := fake.NewClientBuilder().WithScheme(s).WithObjects(append(tt.objects, child, layer)...).WithStatusSubresource(child).WithInterceptorFuncs(interceptor.Funcs{
