@@ -31,8 +31,12 @@ func (s *seeding) permit(ctx context.Context, phases []apply.Phase, rec *record.
 	// The rights of an earlier process are still there; to write those of all layers again
 	// after each start would be three requests for each.
 	all, err := access.Digest(slices.Concat(access.BaseRights(), rules))
-	if err == nil && rec.Rights == all {
+	switch {
+	case err != nil:
+	case rec.Rights == all:
 		err = s.session.Trust(role, rules)
+	case rec.Rights != "":
+		s.session.DistrustBase()
 	}
 	if err != nil {
 		return reason.Because(v1alpha1.ReasonSeedFailed, err)

@@ -62,8 +62,9 @@ type far struct {
 	arrived    chan struct{}
 	requests   []string
 	// hints is what the parent wrote into the ConfigMap of hints, which is there if takesHints.
-	takesHints bool
-	hints      string
+	// refusesHints: the parent has not got the right.
+	takesHints, refusesHints bool
+	hints                    string
 	// events are what watches show; without them a watch is forbidden. watches counts those
 	// that began.
 	events  chan string
@@ -153,6 +154,8 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say("coordination.k8s.io/v1", "Lease", leaseOf(f.lease, f.digest))
 	case strings.HasSuffix(path, "/"+v1alpha1.LeaderLease):
 		say("coordination.k8s.io/v1", "Lease", leaseOf(f.leader, f.digest))
+	case path == hintsPath && f.refusesHints:
+		status(http.StatusForbidden, metav1.StatusReasonForbidden)
 	case path == hintsPath && f.takesHints && r.Method == http.MethodPatch && r.URL.Query().Get("fieldManager") == hintsManager:
 		body, _ := io.ReadAll(r.Body)
 		f.hints = r.Header.Get("Content-Type") + " " + string(body)

@@ -63,7 +63,8 @@ func (l *Link) hints() (as *caller, recorded string) {
 
 // Hint writes the parent's entry of the hints in a child, as the parent's own account, after
 // it read that the child is the recorded cluster. A child without the ConfigMap has an agent
-// of an earlier version: nothing is made there. It is safe for concurrent use, beside probes
+// of an earlier version: nothing is made there. One that forbids it has the next Grant write the rights
+// again. It is safe for concurrent use, beside probes
 // and sessions.
 func (c *Pool) Hint(ctx context.Context, child types.NamespacedName, entry string) error {
 	c.mu.Lock()
@@ -109,6 +110,11 @@ func (c *Pool) Hint(ctx context.Context, child types.NamespacedName, entry strin
 		return nil
 	case http.StatusNotFound:
 		return ErrNoHints
+	case http.StatusForbidden:
+		// Hints are told beside sessions, which own what is known of rights.
+		l.mu.Lock()
+		l.hintRefused = true
+		l.mu.Unlock()
 	}
 	return fmt.Errorf("cannot hint: the child answered %d", response.StatusCode)
 }

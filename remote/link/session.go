@@ -51,6 +51,13 @@ type Session struct {
 func (l *Link) Begin(request Request) *Session {
 	// A kind that was missing may be served by now.
 	l.kinds.Doubt()
+	l.mu.Lock()
+	refused := l.hintRefused
+	l.hintRefused = false
+	l.mu.Unlock()
+	if refused {
+		l.doubt()
+	}
 	l.meter.mu.Lock()
 	defer l.meter.mu.Unlock()
 	return &Session{link: l, request: request, before: l.meter.spent}
@@ -216,11 +223,7 @@ func (s *Session) Grant(ctx context.Context, role string, rules []rbacv1.PolicyR
 	if err != nil {
 		return err
 	}
-	objects := access.Role(role, rules)
-	if _, known := l.rights[access.BaseRole]; !known || l.minted == nil {
-		objects = append(append(access.Account(), access.Role(access.BaseRole, access.BaseRights())...), objects...)
-	}
-	if err := writeAccess(ctx, admin, objects); err != nil {
+	if err := writeAccess(ctx, admin, l.grants(role, rules)); err != nil {
 		return err
 	}
 	if err := s.DropAdministrator(ctx); err != nil {
@@ -236,6 +239,21 @@ func (s *Session) Grant(ctx context.Context, role string, rules []rbacv1.PolicyR
 	l.mayWatch()
 	return nil
 }
+
+// grants are the objects that give the parent's account these rights for one role, with the account
+// and the rights of all layers where it is not known that they are there.
+func (l *Link) grants(role string, rules []rbacv1.PolicyRule) []*unstructured.Unstructured {
+	objects := access.Role(role, rules)
+	if _, known := l.rights[access.BaseRole]; !known || l.minted == nil {
+		objects = append(append(access.Account(), access.Role(access.BaseRole, access.BaseRights())...), objects...)
+	}
+	return objects
+}
+
+// DistrustBase has the next Grant write the rights of all layers along: a record in the child says that
+// other rights were granted last. That may have been another version, which has other ones, and the
+// records of other layers still vouch for those of before.
+func (s *Session) DistrustBase() { delete(s.link.rights, access.BaseRole) }
 
 // Trust takes it that an earlier process granted these rights, and those that Grant gives
 // with all of them, as a record in the child says. Grant has nothing to do then. What the

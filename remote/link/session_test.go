@@ -2,13 +2,16 @@ package link
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/access"
 	"github.com/cascade-gitops/cascade/remote/reason"
 )
 
@@ -94,6 +97,48 @@ func TestSessionRepairs(t *testing.T) {
 	}
 	if !s.Repair(apierrors.NewUnauthorized("expired")) || n.caller() != nil {
 		t.Error("a token that is refused is kept")
+	}
+}
+
+// TestBaseRole: rights that all layers need are written again where a record says that the ones granted
+// last are another version's, or the child refuses a hint, whatever the records of other layers say.
+func TestBaseRole(t *testing.T) {
+	first, second := access.Acting("first", "x"), access.Acting("second", "x")
+	for name, tc := range map[string]struct {
+		reason string
+		change func(t *testing.T, n *near, f *far, s *Session)
+		base   bool
+	}{
+		"Known": {"another layer's record vouches for them", func(*testing.T, *near, *far, *Session) {}, false},
+		"Other": {"this layer's record is of other ones", func(_ *testing.T, _ *near, _ *far, s *Session) { s.DistrustBase() }, true},
+		"Hint": {"a hint was refused", func(t *testing.T, n *near, f *far, _ *Session) {
+			f.change(func(f *far) { f.refusesHints = true })
+			n.TakesHints(true, "one")
+			if err := n.pool.Hint(t.Context(), n.key, "[]"); err == nil {
+				t.Error("the hint was not refused")
+			}
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFar(t)
+			n, s := begun(t, f)
+			if err := s.Trust("first", first); err != nil {
+				t.Fatal(err)
+			}
+			tc.change(t, n, f, s)
+			s = n.Begin(n.q)
+			if name == "Hint" {
+				if err := s.Trust("first", first); err != nil {
+					t.Fatal(err)
+				}
+			}
+			base := slices.ContainsFunc(n.grants("second", second), func(u *unstructured.Unstructured) bool {
+				return u.GetKind() == "ClusterRole" && u.GetName() == access.BaseRole
+			})
+			if base != tc.base {
+				t.Errorf("%s: the base role is written: %t", tc.reason, base)
+			}
+		})
 	}
 }
 
