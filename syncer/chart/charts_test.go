@@ -2,8 +2,10 @@ package chart
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,14 +14,18 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -452,6 +458,43 @@ func TestCredentials(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSlowIndex: a server may take for its answer what spec.timeout leaves it, as one that makes its
+// index when it is asked.
+func TestSlowIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var servers sync.WaitGroup
+		defer servers.Wait()
+		at := &url.URL{Scheme: "http", Host: "slow"}
+		client, err := Repository{}.client(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.Transport.(*credentialed).home.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			servers.Go(func() {
+				defer far.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(far)); err != nil {
+					return
+				}
+				time.Sleep(4 * time.Minute)
+				_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			})
+			return near, nil
+		}
+		for timeout, want := range map[time.Duration]error{5 * time.Minute: nil, 3 * time.Minute: context.DeadlineExceeded} {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			res, err := get(ctx, client, indexURL(at), nil)
+			if !errors.Is(err, want) {
+				t.Errorf("an index after 4 minutes within %s: %v, want %v", timeout, err, want)
+			}
+			if err == nil {
+				_ = res.Body.Close()
+			}
+		}
+	})
 }
 
 // TestFetchIndex: what is wrong with a repository has a reason, and leaves the last

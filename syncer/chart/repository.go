@@ -137,7 +137,8 @@ const redirectsMost = 5
 
 // client returns one whose requests have the credential of the repository where
 // they may: at its own scheme, host and port, however they got there
-// (CVE-2021-32690).
+// (CVE-2021-32690). How long an answer may take is the matter of a request's context:
+// its deadline is spec.timeout.
 func (r Repository) client(own *url.URL) (*http.Client, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
@@ -152,7 +153,6 @@ func (r Repository) client(own *url.URL) (*http.Client, error) {
 		DialContext:            (&net.Dialer{Timeout: 20 * time.Second}).DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool},
 		TLSHandshakeTimeout:    10 * time.Second,
-		ResponseHeaderTimeout:  60 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 		ForceAttemptHTTP2:      true,
 		MaxIdleConnsPerHost:    2,

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fluxcd/pkg/auth"
 	"github.com/fluxcd/pkg/sourceignore"
@@ -196,6 +197,8 @@ func (o BucketOrigin) transport() (*http.Transport, error) {
 	}
 	transport := transportTo(config, proxy)
 	transport.MaxIdleConnsPerHost = parallelObjects
+	// The libraries ask again where a server of objects does not answer.
+	transport.ResponseHeaderTimeout = time.Minute
 	return transport, nil
 }
 

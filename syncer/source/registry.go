@@ -190,14 +190,14 @@ func (o ImageOrigin) open(repo name.Repository, auth authn.Authenticator) (*regi
 	return r, nil
 }
 
-// transportTo is a transport of its own.
+// transportTo is a transport of its own. How long an answer may take is the matter of the context: its
+// deadline is spec.timeout.
 func transportTo(config *tls.Config, proxy func(*http.Request) (*url.URL, error)) *http.Transport {
 	return &http.Transport{
 		Proxy:                  proxy,
 		DialContext:            (&net.Dialer{Timeout: 20 * time.Second}).DialContext,
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    10 * time.Second,
-		ResponseHeaderTimeout:  60 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 		// A fetch makes a few requests in a row, and the next one comes after minutes.
 		MaxIdleConnsPerHost: 4,

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -20,6 +22,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -622,6 +625,42 @@ func TestDeadline(t *testing.T) {
 	if _, err := mirrors(t).Fetch(ctx, Origin{URL: tarpit.URL + "/x"}, onMain, Options{}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Fetch() = %v, want it to end with its context", err)
 	}
+}
+
+// TestSlowServer: a server may take for its answer what spec.timeout leaves it.
+func TestSlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var servers sync.WaitGroup
+		defer servers.Wait()
+		transport := transportTo(nil, nil)
+		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			servers.Go(func() {
+				defer far.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(far)); err != nil {
+					return
+				}
+				time.Sleep(4 * time.Minute)
+				_, _ = io.WriteString(far, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+			})
+			return near, nil
+		}
+		for timeout, want := range map[time.Duration]error{5 * time.Minute: nil, 3 * time.Minute: context.DeadlineExceeded} {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://slow", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := transport.RoundTrip(req)
+			if !errors.Is(err, want) {
+				t.Errorf("an answer after 4 minutes within %s: %v, want %v", timeout, err, want)
+			}
+			if err == nil {
+				_ = res.Body.Close()
+			}
+		}
+	})
 }
 
 func TestSnapshotFiles(t *testing.T) {
