@@ -187,7 +187,7 @@ func (o BucketOrigin) open(ctx context.Context) (bucket, error) {
 
 // transport to the server.
 func (o BucketOrigin) transport() (*http.Transport, error) {
-	config, err := systemTLS(o.Certificates)
+	config, err := tlsConfig(o.Certificates)
 	if err != nil {
 		return nil, err
 	}

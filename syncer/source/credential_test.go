@@ -15,6 +15,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +70,30 @@ func TestClientCertificate(t *testing.T) {
 				t.Errorf("%s\nFetch() = %v, want failure: %t", tc.reason, err, tc.fails)
 			}
 		})
+	}
+}
+
+// TestSystemCertificates: with ca.crt the authorities of the system vouch as before, as in Flux. The
+// library reads these once in a process.
+func TestSystemCertificates(t *testing.T) {
+	const at, other = "SOURCE_TEST_URL", "SOURCE_TEST_CA"
+	if from := os.Getenv(at); from != "" {
+		secret := map[string][]byte{"ca.crt": []byte(os.Getenv(other))}
+		if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: from, Secret: secret}, onMain, Options{}, nil); err != nil {
+			t.Errorf("Fetch() of a server that the system trusts, with the authority of another one in the Secret: %v", err)
+		}
+		return
+	}
+	o := serve(t, gitserver.Options{TLS: true})
+	o.commit("main", map[string]string{"a.yaml": "1"})
+	file := filepath.Join(t.TempDir(), "system.pem")
+	if err := os.WriteFile(file, o.CA(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	itself := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSystemCertificates$")
+	itself.Env = append(os.Environ(), "SSL_CERT_FILE="+file, at+"="+o.HTTPURL(repository), other+"="+string(serve(t, gitserver.Options{TLS: true}).CA()))
+	if out, err := itself.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

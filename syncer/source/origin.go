@@ -165,11 +165,15 @@ func (o Origin) dialer() (*dialer, error) {
 const maxReferenceBytes = 32 << 20
 
 // tlsConfig reads the keys of a Secret, by Flux's present names or, where these are
-// missing, by its former ones.
+// missing, by its former ones. As in Flux, the certificates of the system are trusted
+// besides those of the Secret.
 func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca := first(secret, "ca.crt", "caFile"); len(ca) > 0 {
-		pool := x509.NewCertPool()
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
 		if !pool.AppendCertsFromPEM(ca) {
 			return nil, failf(ReasonAuthenticationFailed, "cannot use ca.crt: it has no PEM certificate")
 		}
@@ -182,22 +186,6 @@ func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	return config, nil
-}
-
-// systemTLS is tlsConfig with the certificates of the system besides those in the
-// Secret, as Flux trusts registries and buckets.
-func systemTLS(secret map[string][]byte) (*tls.Config, error) {
-	config, err := tlsConfig(secret)
-	if err != nil || config.RootCAs == nil {
-		return config, err
-	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		return config, nil // it has those of the Secret
-	}
-	pool.AppendCertsFromPEM(first(secret, "ca.crt", "caFile"))
-	config.RootCAs = pool
 	return config, nil
 }
 

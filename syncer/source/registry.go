@@ -170,7 +170,7 @@ func retries() remote.Backoff {
 }
 
 func (o ImageOrigin) open(repo name.Repository, auth authn.Authenticator) (*registry, error) {
-	config, err := systemTLS(o.Certificates)
+	config, err := tlsConfig(o.Certificates)
 	if err != nil {
 		return nil, err
 	}

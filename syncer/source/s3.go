@@ -57,7 +57,7 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 		}
 		options.Creds = credentials.NewStaticV4(got.AccessKeyID, got.SecretAccessKey, got.SessionToken)
 	case o.STS != nil:
-		config, err := systemTLS(o.STS.Certificates)
+		config, err := tlsConfig(o.STS.Certificates)
 		if err != nil {
 			return nil, err
 		}
