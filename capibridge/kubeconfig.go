@@ -50,8 +50,9 @@ type Allowed struct {
 
 // Kubeconfig makes a client configuration of a kubeconfig's current context. It accepts
 // the server's https address and name, inline CA, inline client certificate and key, an
-// inline token, and what allowed adds. It refuses every other field that is set, by
-// name. Two of them show why: client-go reads tokenFile while it parses, and so would
+// inline token, and what allowed adds. It verifies the server also where
+// insecure-skip-tls-verify says not to, as Flux does. It refuses every other field that is
+// set, by name. Two of them show why: client-go reads tokenFile while it parses, and so would
 // send the agent's own token to another server (threat V4); and it runs the program that
 // exec names.
 func (a Allowed) Kubeconfig(data []byte) (*rest.Config, error) {
@@ -136,7 +137,7 @@ func (a Allowed) parse(data []byte) (*parsed, error) {
 	if k.user, ok = config.AuthInfos[context.AuthInfo]; !ok || k.user == nil {
 		return nil, fmt.Errorf("cannot use kubeconfig: user %q does not exist", context.AuthInfo)
 	}
-	if refused := a.refusedFields(k.cluster, k.user); len(refused) > 0 {
+	if refused := refusedFields(k.cluster, k.user); len(refused) > 0 {
 		return nil, fmt.Errorf("cannot use kubeconfig: %s not allowed; "+
 			"it must be self-contained, with inline certificates or an inline token", strings.Join(refused, ", "))
 	}
@@ -145,6 +146,9 @@ func (a Allowed) parse(data []byte) (*parsed, error) {
 		return nil, errors.New("cannot use kubeconfig: server is not an https URL")
 	}
 	if k.cluster.ProxyURL != "" {
+		if !a.ProxyURL {
+			return nil, errors.New("cannot use kubeconfig: proxy-url not allowed; start the agent with --allow-kubeconfig-proxy if such a proxy may see where all traffic goes")
+		}
 		k.proxy, err = url.Parse(k.cluster.ProxyURL)
 		if err != nil || !slices.Contains([]string{"http", "https", "socks5"}, k.proxy.Scheme) || k.proxy.Host == "" || k.proxy.User != nil {
 			return nil, errors.New("cannot use kubeconfig: proxy-url is not an http, https or socks5 URL without a user")
@@ -213,15 +217,13 @@ func (k *parsed) otherPlace(other *parsed) []string {
 }
 
 // refusedFields names what is set besides the allowed fields.
-func (a Allowed) refusedFields(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) []string {
+func refusedFields(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) []string {
 	var refused []string
 	for _, f := range []struct {
 		name string
 		set  bool
 	}{
 		{"certificate-authority", cluster.CertificateAuthority != ""},
-		{"insecure-skip-tls-verify", cluster.InsecureSkipTLSVerify},
-		{"proxy-url", cluster.ProxyURL != "" && !a.ProxyURL},
 		{"client-certificate", user.ClientCertificate != ""},
 		{"client-key", user.ClientKey != ""},
 		{"tokenFile", user.TokenFile != ""},

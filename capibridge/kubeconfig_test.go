@@ -54,6 +54,11 @@ func TestKubeconfig(t *testing.T) {
 			kubeconfig(server+"\ntls-server-name: api.example.com", "token: abc"),
 			&rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "abc", TLSClientConfig: rest.TLSClientConfig{ServerName: "api.example.com"}},
 		},
+		"SkipVerify": {
+			"Flux, too, verifies the server all the same, so that a kubeconfig of a server with a good certificate works",
+			kubeconfig(server+"\ninsecure-skip-tls-verify: true\ncertificate-authority-data: "+ca64, "token: abc"),
+			&rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "abc", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}},
+		},
 		"OthersIgnored": {
 			"users that the current context does not name are not used, whatever they say",
 			kubeconfig(server, "token: abc") + "- name: other\n  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}}\n",
@@ -108,8 +113,7 @@ func TestKubeconfigRefused(t *testing.T) {
 		"TokenAndFile":    {"the same beside an honest token", kubeconfig(server, "token: abc\ntokenFile: "+stolen), "tokenFile"},
 		"Exec":            {"CVE-2022-24817: runs a program", kubeconfig(server, "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}"), "exec"},
 		"AuthProvider":    {"runs a program as well", kubeconfig(server, "auth-provider: {name: gcp}"), "auth-provider"},
-		"Proxy":           {"all traffic would go by another host", kubeconfig(server+"\nproxy-url: http://127.0.0.1:1", "token: abc"), "proxy-url"},
-		"Insecure":        {"whoever sits in between could be the cluster", kubeconfig(server+"\ninsecure-skip-tls-verify: true", "token: abc"), "insecure-skip-tls-verify"},
+		"Proxy":           {"all traffic would go by another host", kubeconfig(server+"\nproxy-url: http://127.0.0.1:1", "token: abc"), "proxy-url not allowed; start the agent with --allow-kubeconfig-proxy"},
 		"CAFile":          {"a file of the agent's pod", kubeconfig(server+"\ncertificate-authority: "+stolen, "token: abc"), "certificate-authority"},
 		"CertFile":        {"the same", kubeconfig(server, "client-certificate: "+stolen+"\nclient-key-data: "+key64), "client-certificate"},
 		"KeyFile":         {"the same", kubeconfig(server, "client-certificate-data: "+cert64+"\nclient-key: "+stolen), "client-key"},
@@ -179,7 +183,7 @@ func TestKubeconfigWithProxy(t *testing.T) {
 		"Password": {"errors would show it", kubeconfig(server+"\nproxy-url: http://me:hidden-word@proxy", "token: abc"), "refused"},
 		"File":     {"no proxy", kubeconfig(server+"\nproxy-url: file:///etc/passwd", "token: abc"), "refused"},
 		"Broken":   {"the same", kubeconfig(server+"\nproxy-url: \"http://[hidden-word\"", "token: abc"), "refused"},
-		"Others":   {"nothing else is allowed with it", kubeconfig(server+"\nproxy-url: http://proxy\ninsecure-skip-tls-verify: true", "token: abc"), "refused"},
+		"Others":   {"nothing else is allowed with it", kubeconfig(server+"\nproxy-url: http://proxy", "token: abc\nas: admin"), "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Allowed{ProxyURL: true}.Kubeconfig([]byte(tc.data))

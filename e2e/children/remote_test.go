@@ -139,10 +139,6 @@ func life(h *hub, t *testing.T) {
 				},
 				"client-key": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.ClientKey = h.tier.Kubeconfig() },
 				"proxy-url":  func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.ProxyURL = "http://127.0.0.1:1" },
-				"insecure-skip-tls-verify": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
-					c.InsecureSkipTLSVerify = true
-					c.CertificateAuthorityData = nil
-				},
 				"https": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 					c.Server = strings.Replace(c.Server, "https", "http", 1)
 				},

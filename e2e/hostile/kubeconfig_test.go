@@ -30,7 +30,7 @@ func kubeconfigs(o *outside) []fixture {
 		{"client-certificate", "a file of the machine as certificate", kubeconfig{server: inside, user: "client-certificate: " + o.file() + ", client-key: " + o.file()}},
 		{"client-key", "a file of the machine as key", kubeconfig{server: inside, user: "client-certificate-data: eA==, client-key: " + o.file()}},
 		{"authority", "a file of the machine as authority, whose content an error shows", kubeconfig{server: inside, cluster: ", certificate-authority: " + o.file()}},
-		{"insecure", "a server that nobody has checked", kubeconfig{server: inside, cluster: ", insecure-skip-tls-verify: true"}},
+		{"insecure", "a server that nobody is to check", kubeconfig{server: inside, cluster: ", insecure-skip-tls-verify: true"}},
 		{"proxy", "all traffic goes through a server inside of the network", kubeconfig{server: "https://example.com", cluster: ", proxy-url: '" + o.inside.URL + "'"}},
 		{"proxy-socks", "a proxy with a password in its URL", kubeconfig{server: "https://example.com", cluster: ", proxy-url: 'socks5://a:b@" + strings.TrimPrefix(o.inside.URL, "http://") + "'"}},
 		{"auth-provider", "a plugin for the token", kubeconfig{server: inside, user: "auth-provider: {name: gcp, config: {cmd-path: /bin/sh}}"}},
