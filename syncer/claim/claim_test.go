@@ -274,6 +274,7 @@ func TestClaims(t *testing.T) {
 		"TwoSecrets":      {"two Secrets lead to one cluster", release(config.ID(), other(secret, "apps")), config, target.Ref{Kind: "Secret", Name: "other"}, "HelmRelease/apps/web"},
 		"Stranger":        {"the cluster of another team says that it is the one that is asked about", release(config.ID(), other(own, "others")), config, target.Ref{}, "HelmRelease/others/web?"},
 		"StrangerRecord":  {"the same, on record", kustomization("new", config.ID(), func(k *kustomizev1.Kustomization) { back("own", "home")(k); k.Namespace = "others" }), config, target.Ref{Cluster: "home"}, "Kustomization/others/new?"},
+		"TwoTeamsBelow":   {"two teams with a kubeconfig each for one cluster below, and neither proves which that is", kustomization("new", config.ID(), func(k *kustomizev1.Kustomization) { back("other", "uid")(k); k.Namespace = "others" }), config, there, "Kustomization/others/new"},
 		"StrangerAtHome":  {"another team has it here without a kubeconfig", release(config.ID(), other(nil, "others")), config, target.Ref{Kind: "Secret", Name: "own"}, "HelmRelease/others/web"},
 		"MuteLongAgo":     {"a release whose cluster does not tell which it is, and that nothing happened to lately", release(config.ID(), func(h *helmv2.HelmRelease) { other(mute, "apps")(h); at(h, time.Hour) }), config, target.Ref{}, ""},
 		"MuteLately":      {"one that may be a part of the change", release(config.ID(), func(h *helmv2.HelmRelease) { other(mute, "apps")(h); at(h, time.Minute) }), config, target.Ref{}, "HelmRelease/apps/web?"},

@@ -197,9 +197,9 @@ func (s *survey) look(ctx context.Context, v visit) {
 	e, self := EntryOf(v.owner), EntryOf(s.self)
 	isSelf := e.ID() == self.ID()
 	// An owner that is settled has applied what it declares. If one of these is gone or
-	// going by now, whether it comes back is in the rendering only. One that moves has
-	// applied it elsewhere.
-	whole := v.by == (inventory.Entry{}) && (s.lost(e) || at != s.recordedAt(v.owner))
+	// going by now, whether it comes back is in the rendering only; those that it has in
+	// another cluster are never here. One that moves has applied it elsewhere.
+	whole := v.by == (inventory.Entry{}) && ((local || there == here) && s.lost(e) || at != s.recordedAt(v.owner))
 	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
 	case d.Unknown != nil && isSelf && (v.late || !s.self.GetDeletionTimestamp().IsZero()):

@@ -314,6 +314,9 @@ func TestSuspendedGone(t *testing.T) {
 	b.want("fleet", "it is not suspended, and fails", failing, "Warning GitOperationFailed")
 	b.declare("fleet", "url: http://127.0.0.1:1/none\nsuspend: true\nref: {branch: main}\n")
 	b.want("fleet", "it told of the failure before it was suspended", failing)
+	if obj := b.get("fleet"); obj.Status.ObservedGeneration != obj.Generation {
+		t.Errorf("suspended while it fails: generation %d, observed %d; who uses what it had would stand still", obj.Generation, obj.Status.ObservedGeneration)
+	}
 }
 
 // TestSuspendedIsMadeAgain: a process that begins makes the content of a suspended source in

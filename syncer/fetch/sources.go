@@ -286,12 +286,12 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 	return again(older(ctx, s, kind, key, obj, true), result), err
 }
 
-// observeSuspended answers who asked for a suspended source, and has one that is ready say so of
-// its present generation, as Flux does: who refers to it, or waits for it, must not take the
+// observeSuspended answers who asked for a suspended source, and has one that was reconciled before say
+// so of its present generation, as Flux does: who refers to it, or waits for it, must not take the
 // suspension for work that is left.
 func observeSuspended(obj sourceObject, fields sourceFields) {
 	*fields.handled = obj.GetAnnotations()[meta.ReconcileRequestAnnotation]
-	if apimeta.IsStatusConditionTrue(obj.GetConditions(), meta.ReadyCondition) {
+	if len(obj.GetConditions()) > 0 {
 		*fields.observed = obj.GetGeneration()
 	}
 }

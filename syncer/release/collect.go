@@ -21,7 +21,7 @@ func (n *run) collect(ctx context.Context) (held string, queued bool, handOver *
 		return "", false, nil, nil
 	}
 	s := n.guard.judgeAll(ctx, n.found.leftovers)
-	handOver = n.guard.handOver(s, n.req.HandOver, n.Now())
+	handOver = n.guard.handOver(s, n.req.HandOver, n.Now(), nil)
 	n.handsOver(s, handOver)
 	begun, problems := n.guard.deleteAll(ctx, s, s.deletable, metav1.DeletePropagationBackground)
 	// What could not be deleted is still deletable.
@@ -35,7 +35,7 @@ func (n *run) collect(ctx context.Context) (held string, queued bool, handOver *
 	if len(begun) > 0 {
 		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(begun))
 	}
-	return s.message(), len(s.queued) > 0, handOver, errors.Join(problems...)
+	return s.message(), len(s.queued) > 0, n.guard.handsOverStill(handOver, begun, n.Now()), errors.Join(problems...)
 }
 
 // without keeps the order.

@@ -168,6 +168,8 @@ type guard struct {
 	// overdue, by id: others had the time to take them.
 	claimed apply.Claims
 	overdue map[string]bool
+	// pending are the objects of the record of the last handOver.
+	pending []inventory.Entry
 }
 
 func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string, now func() time.Time) *guard {
@@ -205,12 +207,13 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 		return
 	}
 	claim, err := g.claimed(ctx, d.Entry, inventory.Entry{})
+	by := apply.Marked(labels, v2.GroupVersion.Group)
 	switch {
 	case err != nil:
 		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
-	case claim.Owner == "":
-	case claim.Kind == apply.Recorded && apply.Marked(labels, v2.GroupVersion.Group) == claim.Owner:
+	case slices.Contains(claim.Perhaps, by), claim.Kind == apply.Recorded && by != "" && by == claim.Owner:
 		d.Taken = true
+	case claim.Owner == "":
 	default:
 		d.NewOwner, d.Unsure = claim.Owner, claim.Unsure
 	}
@@ -271,16 +274,19 @@ func (s *verdicts) kept() []inventory.Entry {
 // handOver returns the record of what is kept for other owners, nil if nothing is. What
 // has been kept long enough is judged again without them, and from then on: what is not
 // protected, and all of which it is not known whether another one declares it. before is the
-// record of the last time. What stays of it is overdue the next time, too.
-func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
-	g.overdue = nil
-	record := inventory.HandingOver(s.awaited, before, now)
+// record of the last time. clusters are those of a release that goes: they are deleted one by
+// one, and what else is kept is no other for that.
+func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, clusters []inventory.Entry) *v1alpha1.HandOver {
+	g.overdue, g.pending = nil, nil
+	if len(s.awaited) > 0 {
+		g.pending = inventory.Union(s.awaited, clusters)
+	}
+	record := inventory.HandingOver(g.pending, before, now)
 	if !inventory.Overdue(record, now) {
 		return record
 	}
 	candidates := s.candidates
 	s.awaited, s.candidates = nil, nil
-	var stay []inventory.Entry
 	for _, d := range candidates {
 		alone := d
 		if alone.NewOwner = ""; d.Unsure || Judge(alone) == Deletable && !inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) {
@@ -290,14 +296,18 @@ func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time) 
 			}
 			g.overdue[d.Entry.ID()] = true
 		}
-		if s.add(d) != Deletable {
-			stay = append(stay, d.Entry)
-		}
-	}
-	if record = inventory.HandingOver(stay, nil, now); record != nil {
-		record.Since = before.Since
+		s.add(d)
 	}
 	return record
+}
+
+// handsOverStill is the record once some objects have gone: what stays has waited as long as before.
+func (g *guard) handsOverStill(record *v1alpha1.HandOver, gone []inventory.Entry, now time.Time) *v1alpha1.HandOver {
+	left := inventory.HandingOver(inventory.Difference(g.pending, gone), nil, now)
+	if left != nil {
+		left.Since = record.Since
+	}
+	return left
 }
 
 // has reports whether an object is one of those that stay.

@@ -107,16 +107,16 @@ func TestHandOverOfRelease(t *testing.T) {
 		return s
 	}
 	s := judge()
-	first := g.handOver(s, nil, noon)
+	first := g.handOver(s, nil, noon, nil)
 	if first == nil || len(s.kept()) != 2 || len(s.deletable) != 0 {
 		t.Fatalf("at first both are kept: %v, %+v", first, s)
 	}
 	s = judge()
-	if record := g.handOver(s, first, noon.Add(inventory.HandOverBound-time.Second)); record == nil || *record != *first || len(s.deletable) != 0 {
+	if record := g.handOver(s, first, noon.Add(inventory.HandOverBound-time.Second), nil); record == nil || *record != *first || len(s.deletable) != 0 {
 		t.Errorf("they are kept since then: %v, %+v", record, s)
 	}
 	s = judge()
-	record := g.handOver(s, first, noon.Add(inventory.HandOverBound))
+	record := g.handOver(s, first, noon.Add(inventory.HandOverBound), nil)
 	if record == nil || len(s.deletable) != 1 || s.deletable[0].Entry != config.Entry || len(s.awaited) != 1 || s.awaited[0] != data.Entry {
 		t.Errorf("then what is not protected may go: %v, %+v", record, s)
 	}
@@ -144,23 +144,68 @@ func TestHandOverUnsure(t *testing.T) {
 		return s
 	}
 	s := judge(config, data, confirmed)
-	record := g.handOver(s, nil, noon)
+	record := g.handOver(s, nil, noon, nil)
 	if record == nil || len(s.awaited) != 3 {
 		t.Fatalf("at first all are kept: %v, %+v", record, s)
 	}
 	s = judge(config, data, confirmed)
-	record = g.handOver(s, record, late)
+	record = g.handOver(s, record, late, nil)
 	if len(s.deletable) != 2 || len(s.held) != 1 || s.held[0] != data.Entry || len(s.awaited) != 0 || record == nil {
 		t.Fatalf("then what is protected asks a person, and the rest goes: %v, %+v", record, s)
 	}
-	s = judge(data)
-	if record = g.handOver(s, record, late.Add(time.Second)); len(s.held) != 1 || record == nil {
+	// An uninstall deletes nothing while something is held.
+	s = judge(config, data, confirmed)
+	if record = g.handOver(s, record, late.Add(time.Second), nil); len(s.held) != 1 || len(s.awaited) != 0 {
 		t.Errorf("the question is not taken back for another time of waiting: %v, %+v", record, s)
+	}
+	// What an upgrade dropped goes at once.
+	record = g.handsOverStill(record, []inventory.Entry{config.Entry, confirmed.Entry}, late.Add(2*time.Second))
+	s = judge(data)
+	if record = g.handOver(s, record, late.Add(3*time.Second), nil); len(s.held) != 1 || len(s.awaited) != 0 {
+		t.Errorf("what is left has waited as long: %v, %+v", record, s)
 	}
 	data.Live.Confirmed = true
 	s = judge(data)
-	if record = g.handOver(s, record, late.Add(2*time.Second)); len(s.deletable) != 1 || record != nil || !g.overdue[data.Entry.ID()] {
+	if record = g.handOver(s, record, late.Add(4*time.Second), nil); len(s.deletable) != 1 || !g.overdue[data.Entry.ID()] {
 		t.Errorf("a person confirmed it: %v, %+v", record, s)
+	}
+	if record = g.handsOverStill(record, []inventory.Entry{data.Entry}, late.Add(4*time.Second)); record != nil {
+		t.Errorf("nothing is left: %v", record)
+	}
+}
+
+// TestHandOverOneByOne: a release that goes deletes its Clusters one by one. Those that are left have
+// waited for another owner as long as the first one.
+func TestHandOverOneByOne(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	late := noon.Add(inventory.HandOverBound)
+	cluster := func(name string) Candidate {
+		return Candidate{Entry: inventory.Entry{Namespace: "fleet", Name: name, Group: clusterapi.Group, Kind: "Cluster"},
+			Live: inventory.Live{State: inventory.Present, Owned: true, Confirmed: true}, Ours: true, NewOwner: "HelmRelease/x/y", Unsure: true}
+	}
+	first, second := cluster("a"), cluster("b")
+	all := []inventory.Entry{first.Entry, second.Entry}
+	g := &guard{}
+	judge := func() *verdicts {
+		s := &verdicts{}
+		s.add(first)
+		s.add(second)
+		return s
+	}
+	record := g.handOver(judge(), nil, noon, all)
+	s := judge()
+	if record = g.handOver(s, record, late, all); len(s.deletable) != 2 {
+		t.Fatalf("both may go: %v, %+v", record, s)
+	}
+	first.Live.Deleting = true
+	s = judge()
+	if record = g.handOver(s, record, late.Add(time.Minute), all); len(s.deletable) != 2 || len(s.awaited) != 0 {
+		t.Errorf("the first one is going: %v, %+v", record, s)
+	}
+	first.Live = inventory.Live{State: inventory.Absent}
+	s = judge()
+	if g.handOver(s, record, late.Add(2*time.Minute), all); len(s.deletable) != 1 || len(s.awaited) != 0 {
+		t.Errorf("the first one is gone: %+v", s)
 	}
 }
 

@@ -214,12 +214,13 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	}
 	entries := inventory.Union(going, n.found.leftovers)
 	n.guard.release = entries
+	ofClusters := slices.DeleteFunc(slices.Clone(entries), func(e inventory.Entry) bool { return !isCluster(e) })
 	var s *verdicts
 	var record *v1alpha1.HandOver
 	for range 2 {
 		n.guard.overdue = nil
 		s = n.guard.judgeAll(ctx, entries)
-		record = n.guard.handOver(s, n.req.HandOver, n.Now())
+		record = n.guard.handOver(s, n.req.HandOver, n.Now(), ofClusters)
 		if s.unknown != "" || len(s.held) == 0 || n.obj.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed {
 			break
 		}
