@@ -148,6 +148,11 @@ func (s *kustomizationSpec) managers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: in.namespace, Name: in.name}}
+			kept := client.RawPatch(types.ApplyPatchType, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"kept":"added"}}`, in.name))
+			if err := in.client.Patch(t.Context(), m, kept, client.FieldOwner("flux-client-side-apply")); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, in := range objects {
 			scenario.Eventually(t, scenario.Converge, "what is added to "+in.name+" is removed", func(ctx context.Context) error {
@@ -155,7 +160,7 @@ func (s *kustomizationSpec) managers(t *testing.T) {
 				if err := in.client.Get(ctx, client.ObjectKey{Namespace: in.namespace, Name: in.name}, m); err != nil {
 					return err
 				}
-				if diff := cmp.Diff(map[string]string{"k": "v", "by-somebody": "added"}, m.Data); diff != "" {
+				if diff := cmp.Diff(map[string]string{"k": "v", "by-somebody": "added", "kept": "added"}, m.Data); diff != "" {
 					return fmt.Errorf("data: -want, +got:\n%s", diff)
 				}
 				return nil

@@ -73,7 +73,7 @@ func (r *Reader) takesOver(e metav1.ManagedFieldsEntry) bool {
 		return false
 	}
 	for _, m := range r.managers {
-		if e.Operation == m.OperationType && (e.Manager == m.Name || !m.ExactMatch && strings.HasPrefix(e.Manager, m.Name)) {
+		if e.Operation == m.OperationType && strings.HasPrefix(e.Manager, m.Name) {
 			return true
 		}
 	}
@@ -88,10 +88,10 @@ func (r *Reader) Cleanup() ssa.ApplyCleanupOptions {
 }
 
 // managersTakenOver are those of Flux's kustomize-controller: kubectl, its own
-// updates of former days, and those that the caller names by prefix.
+// updates of former days, and those that the caller names by prefix. Its documentation
+// promises that what flux-client-side-apply applies stays.
 func managersTakenOver(overrides []string) []ssa.FieldManager {
 	managers := []ssa.FieldManager{
-		{Name: "flux-client-side-apply", OperationType: metav1.ManagedFieldsOperationApply, ExactMatch: true},
 		{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationApply},
 		{Name: "kubectl", OperationType: metav1.ManagedFieldsOperationUpdate},
 		{Name: "before-first-apply", OperationType: metav1.ManagedFieldsOperationUpdate},

@@ -113,7 +113,7 @@ func TestOf(t *testing.T) {
 		"Ours":        {"our own apply", plain, managed("kustomize-controller", metav1.ManagedFieldsOperationApply, ""), false, 0},
 		"Kubectl":     {"a person edited it", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, ""), true, 0},
 		"Subresource": {"the status is not ours to take over", plain, managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, "status"), false, 0},
-		"Exact":       {"one name is no prefix", plain, managed("flux-client-side-apply-x", metav1.ManagedFieldsOperationApply, ""), false, 0},
+		"Named":       {"by the name that Flux's documentation gives to what is to stay", plain, managed("flux-client-side-apply", metav1.ManagedFieldsOperationApply, ""), false, 0},
 		"Others":      {"a controller that nobody named", plain, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), false, 0},
 		"Override":    {"one that a person named", overridden, managed("terraform-1", metav1.ManagedFieldsOperationApply, ""), true, 0},
 		"Merge":       {"a person wants the fields to stay theirs", plain, annotated("kustomize.toolkit.fluxcd.io/ssa", "Merge"), false, 0},
