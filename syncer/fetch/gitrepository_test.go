@@ -184,6 +184,10 @@ func (b *gitBench) want(name, reason string, wantStates map[string]string, wantE
 		if !strings.HasPrefix(events[i], wantEvents[i]) {
 			b.t.Errorf("%s\nevent %q, want %q", reason, events[i], wantEvents[i])
 		}
+		// A failure is not about the revision that was fetched before.
+		if has := strings.Contains(events[i], "source.toolkit.fluxcd.io/revision:"); has != strings.HasPrefix(events[i], corev1.EventTypeNormal) {
+			b.t.Errorf("%s\nevent %q, want it to have the revision of the artifact if that is what it tells of, and only then", reason, events[i])
+		}
 	}
 	if b.statuses > 1 {
 		b.t.Errorf("%s\n%d status patches, want one at most", reason, b.statuses)
@@ -235,7 +239,7 @@ func TestGitRepositoryLife(t *testing.T) {
 	if err := b.Client.Update(t.Context(), obj); err != nil {
 		t.Fatal(err)
 	}
-	b.want("fleet", "somebody asked: they get an answer", good, "Normal GitOperationSucceeded no changes since last reconciliation: observed revision 'main@sha1:"+commit+"'")
+	b.want("fleet", "somebody asked: they get an answer", good, "Trace GitOperationSucceeded no changes since last reconciliation: observed revision 'main@sha1:"+commit+"'")
 	if got := b.get("fleet").Status.LastHandledReconcileAt; got != "now" || b.statuses != 1 {
 		t.Errorf("lastHandledReconcileAt %q after %d status patches", got, b.statuses)
 	}
@@ -281,6 +285,26 @@ func TestGitRepositoryLife(t *testing.T) {
 	b.run("fleet")
 	if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "fleet"}, &sourcev1.GitRepository{}); !apierrors.IsNotFound(err) || b.Snapshots.Get(gitKey("fleet")) != nil {
 		t.Errorf("after the deletion: %v, want it to be gone with its snapshot", err)
+	}
+}
+
+// TestVerified: that a signature was checked is told once, to Kubernetes, and is no message of
+// an Alert beside that of the new artifact.
+func TestVerified(t *testing.T) {
+	b := newGitBench(t)
+	obj := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "fleet"}}
+	obj.Status.Artifact = &meta.Artifact{Revision: "main@sha1:1"}
+	for _, message := range []string{"verified signature of 1", "verified signature of 2", "verified signature of 2"} {
+		b.verified(t.Context(), obj, message)
+	}
+	close(b.events.Events)
+	var events []string
+	for e := range b.events.Events {
+		events = append(events, e)
+	}
+	want := []string{"Trace Succeeded verified signature of 1", "Trace Succeeded verified signature of 2"}
+	if diff := cmp.Diff(want, events); diff != "" {
+		t.Errorf("events: -want, +got:\n%s", diff)
 	}
 }
 

@@ -581,7 +581,7 @@ func (s *Sources) succeeded(ctx context.Context, before, obj sourceObject, field
 	status.SetCondition(obj, sourcev1.ArtifactInStorageCondition, metav1.ConditionTrue, got.reason, "%s", got.message)
 	status.MarkReady(obj, got.reason, "%s", got.message)
 
-	// Events tell what is new, and nothing else.
+	// Events tell what is new. An answer that there is nothing is none that Alerts tell.
 	switch {
 	case old == nil || old.Digest != artifact.Digest:
 		s.event(ctx, obj, corev1.EventTypeNormal, got.eventReason, "%s", got.event)
@@ -592,7 +592,7 @@ func (s *Sources) succeeded(ctx context.Context, before, obj sourceObject, field
 		}
 		s.event(ctx, obj, corev1.EventTypeNormal, reason, "%s", got.event)
 	case got.same != "" && obj.GetAnnotations()[meta.ReconcileRequestAnnotation] != *fields.handled:
-		s.event(ctx, obj, corev1.EventTypeNormal, got.sameReason, "%s", got.same)
+		s.event(ctx, obj, eventv1.EventTypeTrace, got.sameReason, "%s", got.same)
 	}
 }
 
@@ -654,8 +654,10 @@ func (s *Sources) event(ctx context.Context, obj sourceObject, kind, reason, for
 	} else {
 		log.FromContext(ctx).Info(message)
 	}
+	// What went wrong is not about the artifact that there was before: its commit is as well as
+	// it was.
 	annotations := map[string]string{}
-	if artifact := obj.GetArtifact(); artifact != nil {
+	if artifact := obj.GetArtifact(); artifact != nil && kind == corev1.EventTypeNormal {
 		annotations[sourcev1.GroupVersion.Group+"/revision"] = artifact.Revision
 		annotations[sourcev1.GroupVersion.Group+"/digest"] = artifact.Digest
 	}
@@ -692,10 +694,11 @@ func shortened(text string) string {
 	return text
 }
 
-// verified records a signature that was checked, and tells if it is new.
+// verified records a signature that was checked, and tells if it is new. Alerts tell of the
+// artifact that comes of it.
 func (s *Sources) verified(ctx context.Context, obj sourceObject, message string) {
 	if c := apimeta.FindStatusCondition(obj.GetConditions(), sourcev1.SourceVerifiedCondition); c == nil || c.Message != message {
-		s.event(ctx, obj, corev1.EventTypeNormal, meta.SucceededReason, "%s", message)
+		s.event(ctx, obj, eventv1.EventTypeTrace, meta.SucceededReason, "%s", message)
 	}
 	status.SetCondition(obj, sourcev1.SourceVerifiedCondition, metav1.ConditionTrue, meta.SucceededReason, "%s", message)
 }
