@@ -264,14 +264,18 @@ func (r *Reconciler) event(run *run, kind string, more map[string]string, format
 func annotation(key string) string { return kustomizev1.GroupVersion.Group + "/" + key }
 
 // eventOf tells of a reconcile, with the annotations of Flux's events. Without another one in
-// more, the revision is the one that was tried last.
+// more, the revision is the one that was tried last. What happens before a snapshot is found is
+// about none.
 func (r *Reconciler) eventOf(run *run, reason, kind string, more map[string]string, format string, args ...any) {
 	obj := run.Obj
 	annotations := map[string]string{}
 	for k, v := range more {
 		annotations[k] = v
 	}
-	revision := cmp.Or(annotations[annotation(eventv1.MetaRevisionKey)], obj.Status.LastAttemptedRevision)
+	revision := annotations[annotation(eventv1.MetaRevisionKey)]
+	if run.snapshot != nil || !obj.DeletionTimestamp.IsZero() {
+		revision = cmp.Or(revision, obj.Status.LastAttemptedRevision)
+	}
 	if revision != "" {
 		annotations[annotation(eventv1.MetaRevisionKey)] = revision
 	}

@@ -229,7 +229,7 @@ func TestFindStep(t *testing.T) {
 				objects = append(objects, tc.source)
 			}
 			s := take(t, shop(tc.obj), objects...)
-			s.snapshot = nil
+			s.snapshot, s.Obj.Status.LastAttemptedRevision = nil, revision
 			if tc.rules != nil {
 				tc.rules(&s.Rules)
 			}
@@ -240,6 +240,11 @@ func TestFindStep(t *testing.T) {
 			s.expect(t, tc.reason, end, tc.want)
 			if (s.snapshot != nil) != tc.want.goes {
 				t.Errorf("%s: the snapshot is %v", tc.reason, s.snapshot)
+			}
+			for range len(s.events.Events) {
+				if e := <-s.events.Events; strings.Contains(e, revision) {
+					t.Errorf("%s: event %q is about the revision that was tried before", tc.reason, e)
+				}
 			}
 		})
 	}
@@ -1025,7 +1030,9 @@ func TestEventOrigin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(nil))
-			s.run.snapshot = tc.snapshot
+			if s.run.snapshot = tc.snapshot; tc.snapshot == nil {
+				s.Obj.DeletionTimestamp = &metav1.Time{Time: noon}
+			}
 			s.Obj.Status.LastAttemptedRevision, s.Obj.Status.LastAppliedRevision, s.Obj.Status.LastAppliedOriginRevision = tc.attempt, tc.applied, "main@sha1:a"
 			s.event(s.run, corev1.EventTypeNormal, nil, "done")
 			got := <-s.events.Events
