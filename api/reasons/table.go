@@ -59,7 +59,7 @@ func gitRepository() Section {
 		Entries: []Entry{
 			{
 				Reasons: []string{"URLInvalid"},
-				Means:   "the URL has no usable scheme or host, or a password in it",
+				Means:   "the URL has no usable scheme or host, or is one of a registry and has a login in it",
 				Next:    "correct `spec.url`",
 			},
 			{

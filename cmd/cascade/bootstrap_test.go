@@ -19,6 +19,8 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssh"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/go-git/go-git/v5/plumbing/transport/http"
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -29,8 +31,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
+	"github.com/cascade-gitops/cascade/cmd/cascade/login"
 	"github.com/cascade-gitops/cascade/deploy"
 )
 
@@ -253,6 +257,24 @@ func TestBootstrapWorks(t *testing.T) {
 				t.Errorf("%s: %t, %v", tc.reason, got, err)
 			}
 		})
+	}
+}
+
+// TestLoginInURL: the login in the URL of a repository that Flux syncs is used and is not shown.
+func TestLoginInURL(t *testing.T) {
+	for address, want := range map[string]checkout.Remote{
+		"https://me:hidden-word@example.com/fleet": {URL: "https://example.com/fleet", Auth: &http.BasicAuth{Username: "me", Password: "hidden-word"}},
+		"https://hidden-word@example.com/fleet":    {URL: "https://example.com/fleet", Auth: &http.BasicAuth{Username: "hidden-word"}},
+		"https://example.com/fleet":                {URL: "https://example.com/fleet"},
+	} {
+		l, err := login.InUse(address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := remoteOf(address, "", l)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v; -want, +got:\n%s", address, err, diff)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // getter lists one kind.
@@ -70,10 +71,10 @@ func sourceGetters() []getter {
 	return []getter{
 		sourceGetter("gitrepositories", "gitrepository", func() client.ObjectList { return &sourcev1.GitRepositoryList{} },
 			func(o client.Object) *bool { return &o.(*sourcev1.GitRepository).Spec.Suspend },
-			func(o client.Object) string { return o.(*sourcev1.GitRepository).Spec.URL }, "gitrepo", "git"),
+			func(o client.Object) string { return source.PublicURL(o.(*sourcev1.GitRepository).Spec.URL) }, "gitrepo", "git"),
 		sourceGetter("ocirepositories", "ocirepository", func() client.ObjectList { return &sourcev1.OCIRepositoryList{} },
 			func(o client.Object) *bool { return &o.(*sourcev1.OCIRepository).Spec.Suspend },
-			func(o client.Object) string { return o.(*sourcev1.OCIRepository).Spec.URL }, "ocirepo", "oci"),
+			func(o client.Object) string { return source.PublicURL(o.(*sourcev1.OCIRepository).Spec.URL) }, "ocirepo", "oci"),
 		sourceGetter("buckets", "bucket", func() client.ObjectList { return &sourcev1.BucketList{} },
 			func(o client.Object) *bool { return &o.(*sourcev1.Bucket).Spec.Suspend },
 			func(o client.Object) string {
@@ -82,7 +83,7 @@ func sourceGetters() []getter {
 			}),
 		sourceGetter("helmrepositories", "helmrepository", func() client.ObjectList { return &sourcev1.HelmRepositoryList{} },
 			func(o client.Object) *bool { return &o.(*sourcev1.HelmRepository).Spec.Suspend },
-			func(o client.Object) string { return o.(*sourcev1.HelmRepository).Spec.URL }, "helmrepo"),
+			func(o client.Object) string { return source.PublicURL(o.(*sourcev1.HelmRepository).Spec.URL) }, "helmrepo"),
 		sourceGetter("helmcharts", "helmchart", func() client.ObjectList { return &sourcev1.HelmChartList{} },
 			func(o client.Object) *bool { return &o.(*sourcev1.HelmChart).Spec.Suspend },
 			func(o client.Object) string {

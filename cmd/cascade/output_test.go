@@ -145,7 +145,9 @@ func objects() []client.Object {
 	c := child(v1alpha1.AgentNamespace, "shop", append(conditions("Ready", metav1.ConditionTrue, "Succeeded", "connected", 0), conditions("Connected", metav1.ConditionTrue, "Succeeded", "", 0)...), &v1alpha1.Report{Revision: shaTwo})
 	r := aRollout("base", v1alpha1.RolloutProgressing)
 	r.Namespace = v1alpha1.AgentNamespace
-	return []client.Object{fetched, source("broken", nil), k, elsewhere, l, c, r}
+	broken := source("broken", nil)
+	broken.Spec.URL = "https://me:hidden-word@example.com/team/broken?token=hidden-word"
+	return []client.Object{fetched, broken, k, elsewhere, l, c, r}
 }
 
 func newCLI(t *testing.T) (*cli, *bytes.Buffer) {

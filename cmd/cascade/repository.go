@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"strings"
 
@@ -135,8 +136,13 @@ func (c *cli) consent(ctx context.Context, question string, yes bool) error {
 	}
 }
 
-// remoteOf is a branch of a repository with a login.
-func remoteOf(url, branch string, l *login.Login) (checkout.Remote, error) {
+// remoteOf is a branch of a repository with a login. Its URL is for people to see: a login that is
+// in the address is not in it.
+func remoteOf(address, branch string, l *login.Login) (checkout.Remote, error) {
 	auth, ca, err := l.Auth()
-	return checkout.Remote{URL: url, Branch: branch, Auth: auth, CA: ca}, err
+	if u, perr := url.Parse(address); perr == nil && u.Scheme != "ssh" && u.User != nil {
+		u.User = nil
+		address = u.String()
+	}
+	return checkout.Remote{URL: address, Branch: branch, Auth: auth, CA: ca}, err
 }

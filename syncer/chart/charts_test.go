@@ -401,7 +401,7 @@ func TestCredentials(t *testing.T) {
 		"secret":[{"name":"secret","version":"1.0.0","urls":["gone.tgz?token=s3cr3t"]}]}}`, other.URL+"/a.tgz"))
 	own.put("a.tgz", chart)
 	own.handle = func(w http.ResponseWriter, r *http.Request) bool {
-		if user, password, _ := r.BasicAuth(); user != "me" || password != "pa55" {
+		if user, password, _ := r.BasicAuth(); user+":"+password != "me:pa55" && user+":"+password != "s3cr3t:" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return true
 		}
@@ -422,24 +422,32 @@ func TestCredentials(t *testing.T) {
 		repo   Repository
 		want   string // reason of the error
 		sent   bool   // to the other server
+		user   *url.Userinfo
 	}{
-		"own":           {"the repository itself", "own", Repository{Secret: secret}, "", false},
-		"none":          {"the server asks for a credential", "own", Repository{}, source.ReasonAuthenticationFailed, false},
-		"wrong":         {"the server refuses the credential", "own", Repository{Secret: map[string][]byte{"username": []byte("me"), "password": []byte("no")}}, source.ReasonAuthenticationFailed, false},
-		"half":          {"a user without a password", "own", Repository{Secret: map[string][]byte{"username": []byte("me")}}, source.ReasonAuthenticationFailed, false},
-		"other":         {"a chart at another server", "other", Repository{Secret: secret}, "", false},
-		"passed":        {"the same where that is wanted", "other", Repository{Secret: secret, PassCredentials: true}, "", true},
-		"redirected":    {"another server by a redirect", "redirected", Repository{Secret: secret}, "", false},
-		"redirected on": {"that is not what was wanted", "redirected", Repository{Secret: secret, PassCredentials: true}, "", false},
-		"loop":          {"redirects without end", "loop", Repository{Secret: secret}, ReasonPull, false},
-		"file":          {"a file of the host", "file", Repository{Secret: secret}, ReasonPull, false},
-		"query":         {"the query of a URL may be secret", "secret", Repository{Secret: secret}, ReasonPull, false},
+		"own":           {"the repository itself", "own", Repository{Secret: secret}, "", false, nil},
+		"none":          {"the server asks for a credential", "own", Repository{}, source.ReasonAuthenticationFailed, false, nil},
+		"wrong":         {"the server refuses the credential", "own", Repository{Secret: map[string][]byte{"username": []byte("me"), "password": []byte("no")}}, source.ReasonAuthenticationFailed, false, nil},
+		"half":          {"a user without a password", "own", Repository{Secret: map[string][]byte{"username": []byte("me")}}, source.ReasonAuthenticationFailed, false, nil},
+		"other":         {"a chart at another server", "other", Repository{Secret: secret}, "", false, nil},
+		"passed":        {"the same where that is wanted", "other", Repository{Secret: secret, PassCredentials: true}, "", true, nil},
+		"redirected":    {"another server by a redirect", "redirected", Repository{Secret: secret}, "", false, nil},
+		"redirected on": {"that is not what was wanted", "redirected", Repository{Secret: secret, PassCredentials: true}, "", false, nil},
+		"loop":          {"redirects without end", "loop", Repository{Secret: secret}, ReasonPull, false, nil},
+		"file":          {"a file of the host", "file", Repository{Secret: secret}, ReasonPull, false, nil},
+		"query":         {"the query of a URL may be secret", "secret", Repository{Secret: secret}, ReasonPull, false, nil},
+		"in URL":        {"Helm takes a login from the URL", "own", Repository{}, "", false, url.UserPassword("me", "pa55")},
+		"wrong in URL":  {"the message does not show it", "own", Repository{}, source.ReasonAuthenticationFailed, false, url.UserPassword("pa55", "s3cr3t")},
+		"user in URL":   {"a token may be the user", "own", Repository{}, "", false, url.User("s3cr3t")},
+		"both":          {"what the Secret has comes first", "own", Repository{Secret: secret}, "", false, url.UserPassword("me", "s3cr3t")},
+		"other, in URL": {"a chart at another server", "other", Repository{PassCredentials: true}, "", false, url.UserPassword("me", "pa55")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other.mu.Lock()
 			other.auth["a.tgz"] = ""
 			other.mu.Unlock()
-			c.repo.URL = own.URL
+			at, _ := url.Parse(own.URL)
+			at.User = c.user
+			c.repo.URL = at.String()
 			_, err := newCharts(t).FromRepository(t.Context(), c.repo, Spec{User: user(name), Chart: c.chart}, nil)
 			got := ""
 			if err != nil {
@@ -538,7 +546,6 @@ func TestFetchIndex(t *testing.T) {
 		}, ReasonFailed},
 		"refused":    {"the server fails", "", nil, func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(500); return true }, ReasonFailed},
 		"not asked":  {"304 to who did not ask", "/fresh", nil, func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(304); return true }, ReasonFailed},
-		"password":   {"a URL with a password", strings.Replace(server.URL, "http://", "http://me:s3cr3t@", 1), nil, nil, source.ReasonURLInvalid},
 		"no host":    {"a URL without a host", "http:///charts", nil, nil, source.ReasonURLInvalid},
 		"scheme":     {"a scheme that is none of a repository", "ftp://example.com", nil, nil, source.ReasonURLInvalid},
 		"registry":   {"a registry has no index", "oci://example.com/charts", nil, nil, source.ReasonURLInvalid},

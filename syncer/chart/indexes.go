@@ -147,6 +147,7 @@ func (x *Indexes) use(user source.Key, r Repository) (*shared, error) {
 		if err != nil {
 			return nil, err
 		}
+		u.User = nil // the client logs in
 		s = &shared{key: key, url: u, client: client, users: map[source.Key]struct{}{}}
 		x.shared[key] = s
 	}

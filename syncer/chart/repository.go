@@ -22,7 +22,8 @@ import (
 
 // Repository is a Helm repository and the credential it is read with.
 type Repository struct {
-	// URL with scheme http or https; oci if Registry is set.
+	// URL with scheme http or https; oci if Registry is set. A login in it is used
+	// where Secret has none, as in Helm, and shown nowhere.
 	URL string
 	// Secret has the data of the credential Secret: username and password, and
 	// ca.crt, tls.crt and tls.key in the way that Flux took them before.
@@ -30,8 +31,8 @@ type Repository struct {
 	// Certificate has the data of the Secret for TLS: ca.crt, tls.crt and tls.key.
 	// If it is set, the same keys of Secret are not used.
 	Certificate map[string][]byte
-	// PassCredentials sends username and password also to other hosts that the
-	// index names.
+	// PassCredentials sends username and password of the Secret also to other hosts
+	// that the index names.
 	PassCredentials bool
 	// Registry reads the repository if its URL has the scheme oci.
 	Registry Registry
@@ -94,7 +95,7 @@ func (r Repository) parse() (*url.URL, error) {
 		return nil, failf(source.ReasonURLInvalid, "cannot use URL of Helm repository: spec.type oci needs scheme oci")
 	case u.Host == "":
 		return nil, failf(source.ReasonURLInvalid, "cannot use URL of Helm repository: it has no host")
-	case u.User != nil:
+	case u.Scheme == OCI && u.User != nil:
 		return nil, failf(source.ReasonURLInvalid, "cannot use URL of Helm repository: it has a user; put username and password into a Secret and name that in spec.secretRef")
 	}
 	return u, nil
@@ -165,6 +166,11 @@ func (r Repository) client(own *url.URL) (*http.Client, error) {
 	if (c.username == "") != (c.password == "") {
 		return nil, failf(source.ReasonAuthenticationFailed, "cannot use the credential: the Secret needs username and password")
 	}
+	if c.username == "" && own.User != nil {
+		c.username = own.User.Username()
+		c.password, _ = own.User.Password()
+		c.all = false // what is passed on is of the Secret
+	}
 	if len(files[1]) > 0 || len(files[2]) > 0 {
 		pair, err := tls.X509KeyPair(files[1], files[2])
 		if err != nil {
@@ -211,7 +217,7 @@ func (c *credentialed) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !trusted {
 		return c.abroad.RoundTrip(req)
 	}
-	if c.username != "" {
+	if c.username != "" || c.password != "" {
 		req.SetBasicAuth(c.username, c.password)
 	}
 	return c.home.RoundTrip(req)

@@ -1,6 +1,9 @@
 package fetch
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +190,29 @@ func TestChartOfWrongAddress(t *testing.T) {
 	}
 	if got := states(c.Status.Conditions)["Stalled"]; got != "True/URLInvalid" {
 		t.Errorf("Stalled is %s, as Flux has it it is True/URLInvalid", got)
+	}
+}
+
+// TestLoginInURL: what is told of a repository does not show the login in its URL.
+func TestLoginInURL(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "some-user" || password != "pass-word" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = io.WriteString(w, "apiVersion: v1\nentries: {}\n")
+	}))
+	defer server.Close()
+	obj := &sourcev1.HelmRepository{}
+	obj.Namespace, obj.Name, obj.Spec.URL = "ns", "charts", strings.Replace(server.URL, "://", "://some-user:pass-word@", 1)
+	b := newGitBench(t, obj)
+	r := &HelmRepositories{Sources: b.Sources, Indexes: chart.NewIndexes(t.TempDir(), 1<<20, 1<<20)}
+	got, failed := r.fetch(t.Context(), source.Key{Kind: sourcev1.HelmRepositoryKind, NamespacedName: client.ObjectKeyFromObject(obj)}, obj)
+	if failed != nil {
+		t.Fatal(failed.err)
+	}
+	if told := got.message + got.event; strings.Contains(told, "some-user") || strings.Contains(told, "pass-word") || !strings.Contains(told, "from '"+server.URL) {
+		t.Errorf("told: %s", told)
 	}
 }
 

@@ -94,7 +94,7 @@ func (r *HelmRepositories) fetch(ctx context.Context, key source.Key, obj *sourc
 	return &fetched{
 		file:   &indexFile{name: index.File(), revision: index.Revision, digest: index.Digest, open: func() (io.Reader, error) { return index.Artifact(), nil }},
 		reason: meta.SucceededReason, message: fmt.Sprintf("stored artifact: revision '%s'", index.Revision),
-		eventReason: reasonNewArtifact, event: fmt.Sprintf("stored fetched index of size %s from '%s'", units.HumanSize(float64(index.Size)), repository.URL),
+		eventReason: reasonNewArtifact, event: fmt.Sprintf("stored fetched index of size %s from '%s'", units.HumanSize(float64(index.Size)), source.PublicURL(repository.URL)),
 	}, nil
 }
 

@@ -474,7 +474,7 @@ func connectError(dial *dialer, err error) error {
 		err = call.Err
 	}
 	err = worded{err}
-	// The endpoint has no password: URLs with one are refused.
+	// The endpoint has no login.
 	where := fmt.Sprintf("%s://%s", dial.endpoint.Protocol, dial.endpoint.Host)
 	switch {
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed),

@@ -66,7 +66,8 @@ func ReasonOf(err error) string {
 
 // Origin is a repository and the credential that reads it.
 type Origin struct {
-	// URL with scheme http, https or ssh.
+	// URL with scheme http, https or ssh. A login in it is used where there is none beside
+	// it, as in Flux, and shown nowhere.
 	URL string
 	// Secret has the data of the credential Secret. The keys are Flux's: username and
 	// password, or bearerToken; identity, known_hosts and password for SSH; ca.crt,
@@ -87,6 +88,17 @@ type Login struct {
 	BearerToken string
 	// Identity is equal for logins that may read the same.
 	Identity string
+}
+
+// PublicURL is a URL without what somebody may have put into it to log in, empty for what is
+// no URL.
+func PublicURL(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
 }
 
 // key identifies the mirror. The same URL with another credential, or through another
@@ -139,9 +151,6 @@ func (o Origin) dialer() (*dialer, error) {
 	if u.Host == "" {
 		return nil, failf(ReasonURLInvalid, "cannot use URL: it has no host")
 	}
-	if _, ok := u.User.Password(); ok {
-		return nil, failf(ReasonURLInvalid, "cannot use URL: it has a password; put it into a Secret and name that in spec.secretRef")
-	}
 	// A host or path that ssh or git would read as an option is refused here, because the
 	// servers of Git hosts refuse it in different ways.
 	if strings.HasPrefix(u.Host, "-") || strings.HasPrefix(strings.TrimPrefix(u.Path, "/"), "-") {
@@ -149,8 +158,10 @@ func (o Origin) dialer() (*dialer, error) {
 	}
 	endpoint, err := transport.NewEndpoint(o.URL)
 	if err != nil {
-		return nil, failf(ReasonURLInvalid, "cannot parse URL: %w", err)
+		return nil, failf(ReasonURLInvalid, "cannot parse URL")
 	}
+	// The library puts these into the URLs that it asks.
+	endpoint.User, endpoint.Password = "", ""
 	switch u.Scheme {
 	case "http", "https":
 		return o.httpDialer(u, endpoint)
@@ -224,6 +235,9 @@ func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, e
 	}
 	if username == "" {
 		username = u.User.Username()
+	}
+	if password == "" {
+		password, _ = u.User.Password()
 	}
 	switch {
 	case token != "":

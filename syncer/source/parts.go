@@ -208,6 +208,10 @@ func (o Origin) submodule(written string) (Origin, error) {
 	sub := Origin{URL: u.String(), Proxy: o.Proxy}
 	if u.Scheme == base.Scheme && u.Host == base.Host {
 		sub.Secret, sub.Login = o.Secret, o.Login
+		if u.User == nil {
+			u.User = base.User
+			sub.URL = u.String()
+		}
 	}
 	if _, err := sub.dialer(); err != nil && ReasonOf(err) == ReasonURLInvalid {
 		// A fault of the repository, which a commit mends; not of the object.

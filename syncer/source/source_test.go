@@ -299,18 +299,27 @@ func TestCredentials(t *testing.T) {
 		reason string
 		secret map[string][]byte
 		fails  string
+		url    *url.Userinfo
 	}{
-		"Password":      {"the ordinary case, over TLS with a CA of one's own", secured("username", "user", "password", password), ""},
-		"Token":         {"a bearer token, with the line end that an editor leaves", secured("bearerToken", token+"\n"), ""},
-		"WrongPassword": {"the reason tells people where to look", secured("username", "user", "password", "wrong-password"), ReasonAuthenticationFailed},
-		"WrongToken":    {"the same", secured("bearerToken", "wrong-password"), ReasonAuthenticationFailed},
-		"None":          {"the same", secured(), ReasonAuthenticationFailed},
-		"NoCA":          {"a certificate nobody vouches for is refused, whoever sits behind it", map[string][]byte{"username": []byte("user"), "password": []byte(password)}, ReasonGitOperationFailed},
-		"BrokenCA":      {"a CA that is none must not mean no CA", map[string][]byte{"ca.crt": []byte("x"), "username": []byte("user"), "password": []byte(password)}, ReasonAuthenticationFailed},
-		"BrokenPair":    {"a client certificate without its key", secured("tls.crt", "x"), ReasonAuthenticationFailed},
+		"Password":      {"the ordinary case, over TLS with a CA of one's own", secured("username", "user", "password", password), "", nil},
+		"Token":         {"a bearer token, with the line end that an editor leaves", secured("bearerToken", token+"\n"), "", nil},
+		"WrongPassword": {"the reason tells people where to look", secured("username", "user", "password", "wrong-password"), ReasonAuthenticationFailed, nil},
+		"WrongToken":    {"the same", secured("bearerToken", "wrong-password"), ReasonAuthenticationFailed, nil},
+		"None":          {"the same", secured(), ReasonAuthenticationFailed, nil},
+		"NoCA":          {"a certificate nobody vouches for is refused, whoever sits behind it", map[string][]byte{"username": []byte("user"), "password": []byte(password)}, ReasonGitOperationFailed, nil},
+		"BrokenCA":      {"a CA that is none must not mean no CA", map[string][]byte{"ca.crt": []byte("x"), "username": []byte("user"), "password": []byte(password)}, ReasonAuthenticationFailed, nil},
+		"BrokenPair":    {"a client certificate without its key", secured("tls.crt", "x"), ReasonAuthenticationFailed, nil},
+		"URL":           {"Flux takes a login from the URL", secured(), "", url.UserPassword("user", password)},
+		"URLAndSecret":  {"what the Secret has comes first", secured("username", "user", "password", password), "", url.UserPassword("other", "wrong-password")},
+		"URLAndToken":   {"the same", secured("bearerToken", token), "", url.UserPassword("other", "wrong-password")},
+		"URLHasUser":    {"one from here, one from there", secured("password", password), "", url.User("user")},
+		"URLIsWrong":    {"the password stays out of the message", secured(), ReasonAuthenticationFailed, url.UserPassword("user", "wrong-password")},
+		"URLNoCA":       {"the same, where the connection fails", nil, ReasonGitOperationFailed, url.UserPassword("wrong-password", password)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: o.HTTPURL(repository), Secret: tc.secret}, onMain, Options{}, nil)
+			at, _ := url.Parse(o.HTTPURL(repository))
+			at.User = tc.url
+			_, err := mirrors(t).Fetch(t.Context(), Origin{URL: at.String(), Secret: tc.secret}, onMain, Options{}, nil)
 			if (err == nil) != (tc.fails == "") || (err != nil && ReasonOf(err) != tc.fails) {
 				t.Fatalf("%s\nFetch(): %v, want reason %q", tc.reason, err, tc.fails)
 			}
@@ -354,7 +363,6 @@ func TestSSH(t *testing.T) {
 
 func TestRefusedURLs(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, url string }{
-		"Password":   {"it would be in the object, in events and in logs", "https://user:hidden-word@127.0.0.1/x"},
 		"File":       {"a path of the agent's own disk", "file:///etc"},
 		"Relative":   {"go-git reads this as a path of the disk", "/etc"},
 		"Git":        {"a protocol without authentication", "git://127.0.0.1/x"},

@@ -246,8 +246,12 @@ func (l *Login) Auth() (transport.AuthMethod, []byte, error) {
 		switch {
 		case l.Data[bearerKey] != nil:
 			return &http.TokenAuth{Token: string(l.Data[bearerKey])}, ca, nil
-		case l.Data[passwordKey] != nil:
-			return &http.BasicAuth{Username: string(l.Data[usernameKey]), Password: string(l.Data[passwordKey])}, ca, nil
+		case l.Data[passwordKey] != nil || l.url.User != nil:
+			// Flux, too, takes from the URL what the Secret has not.
+			password, _ := l.url.User.Password()
+			return &http.BasicAuth{
+				Username: cmp.Or(string(l.Data[usernameKey]), l.url.User.Username()), Password: cmp.Or(string(l.Data[passwordKey]), password),
+			}, ca, nil
 		}
 		return nil, ca, nil
 	}
