@@ -55,8 +55,6 @@ const (
 	retryPause = 30 * time.Second
 	// pieceMost bounds one reconcile. What is left is done by the next one.
 	pieceMost = 2 * time.Minute
-	// turnMost is for how long a Child that is under way waits for its turn before it says so.
-	turnMost = 30 * time.Second
 	// askTimeout bounds the questions of what this agent may do.
 	askTimeout = 15 * time.Second
 	// concurrent is how many Children are moved at the same time.
@@ -84,9 +82,10 @@ type Reconciler struct {
 	mu sync.Mutex
 	// running are the pivots of this process, which know since when a source rests.
 	running map[types.NamespacedName]*running
-	// returns are for pieces that bring a Cluster back: one has in memory what the child has, up to a
-	// bound that is no bound for several.
-	returns turns
+	// returns is held by the one piece that brings a Cluster back: it has in memory what the child has,
+	// up to a bound that is no bound for several. Nobody waits for it, and whoever has it knows that the
+	// child answers.
+	returns sync.Mutex
 }
 
 // running is a pivot that this process drives in pieces.
@@ -342,24 +341,17 @@ func clusterOf(child *v1alpha1.Child) types.NamespacedName {
 func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision, f Facts) (ctrl.Result, error) {
 	piece, cancel := context.WithTimeout(ctx, pieceMost) // what became of it is told after that as well
 	defer cancel()
-	key, back := client.ObjectKeyFromObject(child), d.To == v1alpha1.ManagementParent
-	if back {
-		if waits, since := r.returns.waits(key, r.Now()); waits {
-			return ctrl.Result{RequeueAfter: runPause}, r.tellTurn(ctx, child, d, since)
-		}
-	}
+	key := client.ObjectKeyFromObject(child)
 	is, err := r.pivotOf(piece, child, d.To)
 	if err != nil {
 		d.Reason, d.Message = v1alpha1.ReasonPivotFailed, err.Error()
 		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 	}
-	again := false
-	if back {
-		ok, since := r.returns.begin(key, r.Now())
-		if !ok {
-			return ctrl.Result{RequeueAfter: runPause}, r.tellTurn(ctx, child, d, since)
+	if d.To == v1alpha1.ManagementParent {
+		if !r.returns.TryLock() {
+			return ctrl.Result{RequeueAfter: runPause}, r.tellWaits(ctx, child, d)
 		}
-		defer func() { r.returns.end(r.Now(), again) }()
+		defer r.returns.Unlock()
 	}
 	is.waits, is.pivot.UnderWay = "", d.UnderWay
 	j, err := is.pivot.Run(piece)
@@ -388,7 +380,6 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision,
 		}
 		return ctrl.Result{RequeueAfter: retryPause}, nil // turned back by a person
 	case errors.Is(err, errPiece):
-		again = true
 		d.Message = fmt.Sprintf("pivot %s to %s is at step %s and waits for %s", j.ID, d.To, j.Step, is.waits)
 		return ctrl.Result{RequeueAfter: runPause}, r.tell(ctx, child, d)
 	case errors.As(err, &blocked):
@@ -400,16 +391,14 @@ func (r *Reconciler) run(ctx context.Context, child *v1alpha1.Child, d Decision,
 	return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 }
 
-// tellTurn says that a Cluster waits until others are brought back, if the condition does not say that it
-// is under way, or that has been the wait for a while.
-func (r *Reconciler) tellTurn(ctx context.Context, child *v1alpha1.Child, d Decision, since time.Time) error {
+// tellWaits says that a Cluster waits until a piece of another one is done, if the condition says still
+// that it is as declared. What it says of a pivot holds until the next piece.
+func (r *Reconciler) tellWaits(ctx context.Context, child *v1alpha1.Child, d Decision) error {
 	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
-	if told != nil && told.Status == d.Status && told.Reason == d.Reason && r.Now().Sub(since) < turnMost {
+	if told != nil && told.Status == d.Status {
 		return nil
 	}
-	if d.Reason == v1alpha1.ReasonPivotRunning {
-		d.Message = "the Cluster waits for its turn: one at a time is brought back"
-	}
+	d.Message = "the Cluster waits for its turn: one at a time is brought back"
 	return r.tell(ctx, child, d)
 }
 
