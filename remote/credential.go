@@ -134,10 +134,20 @@ func writtenAt(secret *corev1.Secret) time.Time {
 	return at
 }
 
+// lapsesSoon is how long before its end a credential is overdue of which it is not known when its life
+// began, as of a token without the time of its issue.
+const lapsesSoon = 3 * 24 * time.Hour
+
 // overdue reports whether a credential has lapsed, or should have been renewed: for how long it
 // lives is its keeper's choice.
 func overdue(c v1alpha1.ChildCredential, now time.Time) bool {
-	return c.ExpiresAt != nil && (!now.Before(c.ExpiresAt.Time) || c.RenewAt != nil && !now.Before(c.RenewAt.Time))
+	switch {
+	case c.ExpiresAt == nil:
+		return false
+	case c.RenewAt != nil:
+		return !now.Before(c.RenewAt.Time) || !now.Before(c.ExpiresAt.Time)
+	}
+	return !now.Before(c.ExpiresAt.Add(-lapsesSoon))
 }
 
 // warn sets a condition that names the credentials of the child that have used two

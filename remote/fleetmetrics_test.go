@@ -54,7 +54,7 @@ func told(t *testing.T, now func() time.Time, objects ...client.Object) (*Fleet,
 
 // TestSeries: a thousand children have their part of the budget, masters or tenants.
 func TestSeries(t *testing.T) {
-	expires := metav1.NewTime(time.Unix(2000, 0))
+	expires := metav1.NewTime(time.Unix(1000, 0).Add(30 * 24 * time.Hour))
 	heard := metav1.NewTime(time.Unix(1000, 0))
 	var objects []client.Object
 	for i := range 1000 {
@@ -86,7 +86,7 @@ func TestFleet(t *testing.T) {
 	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a", Labels: map[string]string{environmentLabel: "production", v1alpha1.OwnerLabel: "payments"}}}
 	child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}}
 	child.Status.Provider, child.Status.Region, child.Status.Version = "aws", "eu-west-1", "v1.36.3"
-	child.Status.Credentials = []v1alpha1.ChildCredential{{Name: "x", ExpiresAt: &late, RenewAt: &renew}, {Name: "y", ExpiresAt: &soon}, {Name: "z"}}
+	child.Status.Credentials = []v1alpha1.ChildCredential{{Name: "x", ExpiresAt: &late, RenewAt: &renew}, {Name: "y", ExpiresAt: &soon, RenewAt: &soon}, {Name: "z"}}
 	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Revision: "main@sha1:1", Held: &v1alpha1.Held{}}, {Name: "other", Revision: "main@sha1:1"}}
 	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base"}}
 	layer.Status.Revision, layer.Status.Children = "main@sha1:2", v1alpha1.ChildCounts{Total: 1, Updating: 1}

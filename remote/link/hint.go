@@ -110,11 +110,6 @@ func (c *Pool) Hint(ctx context.Context, child types.NamespacedName, entry strin
 		return nil
 	case http.StatusNotFound:
 		return ErrNoHints
-	case http.StatusForbidden:
-		// Hints are told beside sessions, which own what is known of rights.
-		l.mu.Lock()
-		l.hintRefused = true
-		l.mu.Unlock()
 	}
 	return fmt.Errorf("cannot hint: the child answered %d", response.StatusCode)
 }

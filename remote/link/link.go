@@ -43,8 +43,6 @@ type Link struct {
 	// layers; it is looked into after permitAt.
 	unpermitted bool
 	permitAt    time.Time
-	// hintRefused: the child refused a hint since the last session began.
-	hintRefused bool
 
 	// source of the kubeconfig that is used, and endpoint, which identifies its server,
 	// server name, CA and proxy.

@@ -51,13 +51,6 @@ type Session struct {
 func (l *Link) Begin(request Request) *Session {
 	// A kind that was missing may be served by now.
 	l.kinds.Doubt()
-	l.mu.Lock()
-	refused := l.hintRefused
-	l.hintRefused = false
-	l.mu.Unlock()
-	if refused {
-		l.doubt()
-	}
 	l.meter.mu.Lock()
 	defer l.meter.mu.Unlock()
 	return &Session{link: l, request: request, before: l.meter.spent}

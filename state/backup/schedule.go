@@ -32,6 +32,11 @@ type timing struct {
 // timingOf reads a spec. An error is one of the spec; when a backup is too old is told all the same.
 func timingOf(spec *v1alpha1.StateBackupSpec) (timing, error) {
 	t := timing{timeout: defaultTimeout, stale: staleOfSchedules}
+	// What a person says of it holds whatever is wrong besides.
+	said := spec.StaleAfter != nil && spec.StaleAfter.Duration > 0
+	if said {
+		t.stale = spec.StaleAfter.Duration
+	}
 	switch {
 	case spec.Interval != nil && spec.Schedule != "":
 		return t, fmt.Errorf("cannot use spec.interval and spec.schedule together: set one of them")
@@ -39,7 +44,9 @@ func timingOf(spec *v1alpha1.StateBackupSpec) (timing, error) {
 		if t.interval = spec.Interval.Duration; t.interval < leastInterval {
 			return t, fmt.Errorf("cannot use spec.interval %s: it must be %s at least", t.interval, leastInterval)
 		}
-		t.stale = staleIntervals * t.interval
+		if !said {
+			t.stale = staleIntervals * t.interval
+		}
 	case spec.Schedule != "":
 		schedule, err := cron.ParseStandard(spec.Schedule)
 		if err != nil {
@@ -54,11 +61,8 @@ func timingOf(spec *v1alpha1.StateBackupSpec) (timing, error) {
 			return t, fmt.Errorf("cannot use spec.timeout %s: it must be positive", t.timeout)
 		}
 	}
-	if spec.StaleAfter != nil {
-		if spec.StaleAfter.Duration <= 0 {
-			return t, fmt.Errorf("cannot use spec.staleAfter %s: it must be positive", spec.StaleAfter.Duration)
-		}
-		t.stale = spec.StaleAfter.Duration
+	if spec.StaleAfter != nil && !said {
+		return t, fmt.Errorf("cannot use spec.staleAfter %s: it must be positive", spec.StaleAfter.Duration)
 	}
 	return t, nil
 }

@@ -90,6 +90,21 @@ func TestTiming(t *testing.T) {
 	}
 }
 
+// TestStaleOfWrong: when a backup is too old is what a person says, whatever is wrong besides.
+func TestStaleOfWrong(t *testing.T) {
+	stale := &metav1.Duration{Duration: 192 * time.Hour}
+	for name, spec := range map[string]v1alpha1.StateBackupSpec{
+		"Schedule": {Schedule: "0 3 * * 7x", StaleAfter: stale},
+		"Timeout":  {Interval: &metav1.Duration{Duration: time.Hour}, Timeout: &metav1.Duration{Duration: -time.Second}, StaleAfter: stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if when, err := timingOf(&spec); err == nil || when.stale != stale.Duration {
+				t.Errorf("%s, %v", when.stale, err)
+			}
+		})
+	}
+}
+
 func TestIsStale(t *testing.T) {
 	when, err := timingOf(&v1alpha1.StateBackupSpec{Interval: &metav1.Duration{Duration: time.Hour}})
 	if err != nil {

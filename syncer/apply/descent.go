@@ -231,9 +231,12 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 	kinds := clusterapi.KindsByControllerSecret(e.Name)
 	for i := range k.users {
 		u := &k.users[i]
-		if u.GetNamespace() == e.Namespace && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) ||
-			kinds != "" && strings.HasPrefix(u.GetKind(), kinds) && clusterapi.UsesControllerKeys(u, k.identities) {
+		if u.GetNamespace() == e.Namespace && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) {
 			return clusterNameOf(u), inventory.Of(u).String(), nil
+		}
+		// The controllers may have other keys by now, such as a role of their account: a person knows.
+		if kinds != "" && strings.HasPrefix(u.GetKind(), kinds) && clusterapi.UsesControllerKeys(u, k.identities) {
+			credential = cmp.Or(credential, inventory.Of(u).String())
 		}
 	}
 	if kinds != "" {

@@ -132,7 +132,7 @@ func TestKeys(t *testing.T) {
 		"Operator":   {"AKS is made with it by Azure Service Operator", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, true, false},
 		"Namespace":  {"or with that of the namespace, where none is named", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{}")}, true, false},
 		"Another":    {"it names another one", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, false, false},
-		"Controller": {"the controllers of AWS have it, and a cluster has no identity", "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"}, true, false},
+		"Controller": {"the controllers of AWS may have it, or a role by now: a person knows", "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"}, false, true},
 		"Keeper":     {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{static, user}, true, false},
 		"OwnName":    {"whose Secret has its name", strings.ReplaceAll(credential, "c}", "keys}") + "{}", []string{static, user}, true, false},
 		"IdleKeeper": {"nobody uses the identity for now", credential + "{target: {name: keys}}", []string{static}, false, true},

@@ -38,7 +38,7 @@ func pathsOf() map[Kept][]string {
 func keepable(e metav1.ManagedFieldsEntry, namespaced bool) Kept {
 	gv, err := schema.ParseGroupVersion(e.APIVersion)
 	switch {
-	case err != nil || e.Subresource != "" || !strings.HasPrefix(e.Manager, "kubectl"):
+	case err != nil || e.Subresource != "" || !strings.HasPrefix(strings.TrimPrefix(e.Manager, keeper), "kubectl"):
 		return 0
 	case gv.Group == clusterapi.Group:
 		return keptSpecPaused | keptPaused
@@ -133,22 +133,27 @@ func fieldsOf(set map[string]any) *metav1.FieldsV1 {
 	return metav1.NewFieldsV1(string(text))
 }
 
-// keeper begins the names of managers that have what is kept where the rest is taken over.
+// keeper begins the names of managers that have what is kept where the rest is taken over. What they
+// have is taken over once it is declared.
 const keeper = "kept-"
 
 // SetAside puts the fields of a live object that are to be kept under names of managers that
-// nobody takes over. What is declared is not kept.
+// the library does not take over along with the rest. What is declared is not kept.
 func SetAside(live, declared *unstructured.Unstructured) {
 	var entries []metav1.ManagedFieldsEntry
 	found := false
 	for _, e := range live.GetManagedFields() {
 		kept, fields, rest := split(e, keepable(e, live.GetNamespace() != "").without(declared))
+		aside := e
+		if strings.HasPrefix(e.Manager, keeper) {
+			// It was put aside before. What is declared by now is taken over.
+			e.Manager, found = strings.TrimPrefix(e.Manager, keeper), true
+		}
 		if kept == 0 {
 			entries = append(entries, e)
 			continue
 		}
 		found = true
-		aside := e
 		aside.Manager, aside.Operation, aside.FieldsV1 = keeper+e.Manager, metav1.ManagedFieldsOperationUpdate, fields
 		entries = append(entries, aside)
 		if rest != nil {

@@ -53,11 +53,11 @@ func (r *Reader) Of(p *metav1.PartialObjectMetadata) *Object {
 	}
 	o.Foreign = hasAny(p.Annotations, leftAnnotations()) || hasAny(p.Labels, leftLabels())
 	for _, e := range p.ManagedFields {
+		kept, _, rest := split(e, keepable(e, p.Namespace != ""))
+		o.Kept |= kept
 		if !r.takesOver(e) {
 			continue
 		}
-		kept, _, rest := split(e, keepable(e, p.Namespace != ""))
-		o.Kept |= kept
 		o.Foreign = o.Foreign || kept == 0 || rest != nil
 	}
 	return o

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,6 +99,10 @@ func TestOf(t *testing.T) {
 		p.Namespace, p.ManagedFields[0].APIVersion, p.ManagedFields[0].FieldsV1 = namespace, version, metav1.NewFieldsV1(fields)
 		return p
 	}
+	by := func(manager string, p *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+		p.ManagedFields[0].Manager = manager
+		return p
+	}
 	const core, infra = "cluster.x-k8s.io/v1beta2", "infrastructure.cluster.x-k8s.io/v1beta2"
 	const paused, annotation, label = `{"f:spec":{"f:paused":{}}}`, `{"f:metadata":{"f:annotations":{".":{},"f:cluster.x-k8s.io/paused":{}}}}`, `{"f:metadata":{"f:labels":{"f:cascade.dev/protected":{}}}}`
 	overridden, _ := newReader()
@@ -119,6 +124,7 @@ func TestOf(t *testing.T) {
 		"Merge":       {"a person wants the fields to stay theirs", plain, annotated("kustomize.toolkit.fluxcd.io/ssa", "Merge"), false, 0},
 		"Left":        {"kubectl's annotation", plain, annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), true, 0},
 		"Paused":      {"a person stops what is done to a cluster (read 233)", plain, wrote(core, "a", paused), false, keptSpecPaused},
+		"Aside":       {"it stays so after what else was changed was taken over", plain, by("kept-kubectl-edit", wrote(core, "a", paused)), false, keptSpecPaused},
 		"Annotated":   {"or a part of it", plain, wrote(infra, "a", annotation), false, keptPaused},
 		"Protection":  {"or lifts what protects a Namespace", plain, wrote("v1", "", label), false, keptProtected},
 		"Mixed":       {"what else was changed is taken over", plain, wrote(core, "a", `{"f:metadata":{"f:annotations":{".":{},"f:x":{},"f:cluster.x-k8s.io/paused":{}}}}`), true, keptPaused},
@@ -154,6 +160,45 @@ func TestKeptIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.kept.In(&unstructured.Unstructured{Object: tc.object}); got != tc.want {
 				t.Errorf("%s: In() = %t", tc.reason, got)
+			}
+		})
+	}
+}
+
+// TestSetAside: what was put aside is a person's until it is declared, and is taken over then, or
+// nobody could take it back by a commit.
+func TestSetAside(t *testing.T) {
+	cluster := func(manager, spec string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "spec": map[string]any{}}}
+		u.SetName("prod")
+		u.SetNamespace("fleet")
+		if manager != "" {
+			u.SetManagedFields([]metav1.ManagedFieldsEntry{{
+				Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "cluster.x-k8s.io/v1beta2", FieldsV1: metav1.NewFieldsV1(spec),
+			}})
+		}
+		return u
+	}
+	const both, paused = `{"f:spec":{"f:paused":{},"f:x":{}}}`, `{"f:spec":{"f:paused":{}}}`
+	declared := cluster("", "")
+	_ = unstructured.SetNestedField(declared.Object, true, "spec", "paused")
+	for name, tc := range map[string]struct {
+		reason         string
+		live, declared *unstructured.Unstructured
+		want           []string
+	}{
+		"First":    {"the rest is taken over", cluster("kubectl-edit", both), cluster("", ""), []string{"kept-kubectl-edit", "kubectl-edit"}},
+		"Again":    {"it was put aside before", cluster("kept-kubectl-edit", paused), cluster("", ""), []string{"kept-kubectl-edit"}},
+		"Declared": {"a commit has it now", cluster("kept-kubectl-edit", paused), declared, []string{"kubectl-edit"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			SetAside(tc.live, tc.declared)
+			var got []string
+			for _, e := range tc.live.GetManagedFields() {
+				got = append(got, e.Manager)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%s: managers %v, want %v", tc.reason, got, tc.want)
 			}
 		})
 	}

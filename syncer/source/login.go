@@ -31,6 +31,8 @@ import (
 type Logins struct {
 	cache *cache.TokenCache
 	now   func() time.Time
+	// appTimeout bounds a request for a token of a GitHub App.
+	appTimeout time.Duration
 }
 
 // NewLogins keeps at most this many tokens, each at most this long.
@@ -42,7 +44,7 @@ func NewLogins(most int, longest time.Duration, now func() time.Time) (*Logins, 
 	if err != nil {
 		return nil, fmt.Errorf("cannot create token cache: %w", err)
 	}
-	return &Logins{cache: tokens, now: now}, nil
+	return &Logins{cache: tokens, now: now, appTimeout: 30 * time.Second}, nil
 }
 
 // involved names the object that needs a login, for the metrics of the cache.
@@ -181,6 +183,9 @@ func (l *Logins) GitHubApp(ctx context.Context, repository string, secret map[st
 	}
 	identity := app.identity(secret)
 	token, _, err := l.cache.GetOrSet(ctx, "github "+identity, func(ctx context.Context) (cache.Token, error) {
+		// The cache is locked meanwhile, for all: the timeout of the object is that of its clone.
+		ctx, cancel := context.WithTimeout(ctx, l.appTimeout)
+		defer cancel()
 		return app.token(ctx)
 	}, cache.WithInvolvedObject(key.Kind, key.Name, key.Namespace, cache.OperationReconcile))
 	if err != nil {
