@@ -168,14 +168,19 @@ func TestPausesAlone(t *testing.T) {
 	binding := key{schema.GroupKind{Group: clusterapi.AddonsGroup, Kind: clusterapi.ClusterResourceSetBinding}, clusterA}
 	for name, tt := range map[string]struct {
 		reason string
-		paused bool
+		// paused is the annotation that they have in the source.
+		paused string
 		labels map[string]string
 		aborts bool
+		// older: an agent of the target that knows nothing of the annotation ends the pivot.
+		older bool
 	}{
-		"Goes":    {"nothing but the Cluster uses them", false, nil, false},
-		"Labels":  {"they say whose they are", false, map[string]string{clusterapi.ClusterNameLabel: "a"}, false},
-		"Paused":  {"what a person paused stays so", true, nil, false},
-		"Aborted": {"the source has them as they were, and the target nothing", false, nil, true},
+		"Goes":        {reason: "nothing but the Cluster uses them"},
+		"Labels":      {reason: "they say whose they are", labels: map[string]string{clusterapi.ClusterNameLabel: "a"}},
+		"Paused":      {reason: "what a person paused stays so", paused: "by hand"},
+		"Aborted":     {reason: "the source has them as they were, and the target nothing", aborts: true},
+		"OlderKeeper": {reason: "whoever comes after one that left the annotation takes it away", older: true},
+		"OlderPivot":  {reason: "what an earlier pivot left paused is nobody's wish", paused: "0123456789-3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1)
@@ -191,8 +196,8 @@ func TestPausesAlone(t *testing.T) {
 			for _, u := range []*unstructured.Unstructured{own, cni} {
 				u.Object["status"] = running
 				u.SetLabels(tt.labels)
-				if tt.paused {
-					u.SetAnnotations(map[string]string{clusterapi.PausedAnnotation: "by hand"})
+				if tt.paused != "" {
+					u.SetAnnotations(map[string]string{clusterapi.PausedAnnotation: tt.paused})
 				}
 			}
 			mom.put(own)
@@ -211,6 +216,16 @@ func TestPausesAlone(t *testing.T) {
 			p.Tell = func(e Event) {
 				tell(e)
 				l.dead = tt.aborts && e.Step == Verify
+				if tt.older && e.Step == Unpause && master.objects[class].GetAnnotations()[v1alpha1.PivotAnnotation] != "" {
+					if finished, err := Finish(t.Context(), w.side("master")); err != nil || len(finished) != 1 {
+						t.Fatalf("%s: finished %v: %v", tt.reason, finished, err)
+					}
+					for _, k := range []key{class, set} {
+						master.change(k, func(u *unstructured.Unstructured) {
+							u.SetAnnotations(map[string]string{clusterapi.PausedAnnotation: p.journal.ID})
+						})
+					}
+				}
 				for _, k := range []key{class, set} {
 					if u := master.objects[k]; u != nil && !clusterapi.IsPaused(u) && (e.Step.Revocable() || e.Step == Switch) {
 						t.Fatalf("%s: a controller acts on the copy %s at step %s", tt.reason, u.GetName(), e.Step)
@@ -246,7 +261,7 @@ func TestPausesAlone(t *testing.T) {
 					t.Fatalf("%s: %s does not have %s", tt.reason, to.name, k.name)
 				}
 				value, paused := u.GetAnnotations()[clusterapi.PausedAnnotation]
-				if paused != tt.paused || paused && value != "by hand" {
+				if paused != (tt.paused == "by hand") || paused && value != "by hand" {
 					t.Errorf("%s: %s has annotations %v", tt.reason, k.name, u.GetAnnotations())
 				}
 			}

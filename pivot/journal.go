@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -195,6 +196,8 @@ const (
 	journalKey    = "journal.json"
 	// maxJournal bounds a journal: an object of Kubernetes has at most 1 MiB.
 	maxJournal = 900 << 10
+	// setBytes are those of a digest that identify the Clusters of a pivot.
+	setBytes = 5
 )
 
 // setOf identifies the Clusters of a pivot between two tiers, so that two who begin the same
@@ -204,7 +207,18 @@ func setOf(from, to string, names []types.NamespacedName) string {
 	slices.SortFunc(names, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %q", from, to, names)
-	return hex.EncodeToString(h.Sum(nil))[:10]
+	return hex.EncodeToString(h.Sum(nil)[:setBytes])
+}
+
+// isID reports whether a text has the form of the ID of a pivot.
+func isID(text string) bool {
+	set, epoch, _ := strings.Cut(text, "-")
+	raw, err := hex.DecodeString(set)
+	if err != nil || len(raw) != setBytes {
+		return false
+	}
+	_, err = strconv.ParseUint(epoch, 10, 63)
+	return err == nil
 }
 
 func (j Journal) set() string { return setOf(j.From.UID, j.To.UID, j.names()) }

@@ -359,8 +359,9 @@ func desired(j Journal, n *graph.Node) *unstructured.Unstructured {
 	delete(annotations, clusterapi.DeleteForMoveAnnotation)
 	annotations[v1alpha1.PivotAnnotation] = j.ID
 	annotations[v1alpha1.PivotOfAnnotation] = string(n.Object.GetUID())
-	if pausesAlone(u) && !clusterapi.IsPaused(u) {
-		// A ClusterResourceSet would be applied again before its binding is there.
+	if pausesAlone(u) && (!clusterapi.IsPaused(u) || isID(annotations[clusterapi.PausedAnnotation])) {
+		// A ClusterResourceSet would be applied again before its binding is there. What another
+		// pivot paused, as one that an older version ended, no person wants to stay so.
 		annotations[clusterapi.PausedAnnotation] = j.ID
 	}
 	u.SetAnnotations(annotations)
@@ -603,10 +604,18 @@ func planLetGo(j Journal, f Facts) []Action {
 	var clusters, rest []Action
 	for _, o := range j.Objects {
 		live := f.Copies[o.key()]
-		if !o.Made || live == nil || live.GetUID() != o.Copy || live.GetAnnotations()[v1alpha1.PivotAnnotation] != j.ID {
-			continue // let go already, or taken down by the target's controllers
+		if !o.Made || live == nil || live.GetUID() != o.Copy {
+			continue // taken down by the target's controllers
 		}
-		a := Action{Verb: Settle, Object: o, Live: live, Body: letGo(j, o, live, f.Left[o.key()])}
+		source := f.Left[o.key()]
+		if live.GetAnnotations()[v1alpha1.PivotAnnotation] != j.ID {
+			if !pausesAlone(live) || live.GetAnnotations()[clusterapi.PausedAnnotation] != j.ID {
+				continue // let go already
+			}
+			// An older version let it go, and left it paused. Its field owners are the target's by now.
+			source = nil
+		}
+		a := Action{Verb: Settle, Object: o, Live: live, Body: letGo(j, o, live, source)}
 		if isCluster(o) {
 			clusters = append(clusters, a)
 			continue
