@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -51,6 +53,10 @@ func TestClustersOfAnotherVersion(t *testing.T) {
 				return 0, err
 			}
 			return 1, err
+		},
+		"Delete": func(a *Applier) (int, error) {
+			live, _, _ := a.Look(t.Context(), e, nil)
+			return 1, a.client.DeleteAt(t.Context(), e, live.UID, live.Version, metav1.DeletePropagationBackground)
 		},
 		"All": func(a *Applier) (int, error) {
 			list, err := a.clusters(t.Context(), "", &lookups{})

@@ -211,12 +211,11 @@ func (a *Applier) delete(ctx context.Context, d inventory.Delete) error {
 // precondition on the resource version rules out that either happens between the look
 // and the delete. An object that changed since the plan is looked at again.
 func (a *Applier) deleteUnchanged(ctx context.Context, d inventory.Delete) error {
-	mapping, err := a.client.served(d.Entry)
+	resource, err := a.client.resourceOf(d.Entry)
 	if err != nil {
 		return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
 	}
-	resource := a.client.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, d.Entry))
-	err = a.deleteAt(ctx, resource, d, d.Version)
+	err = a.client.DeleteAt(ctx, d.Entry, d.UID, d.Version, metav1.DeletePropagationBackground)
 	if apierrors.IsConflict(err) {
 		live, gerr := resource.Get(ctx, d.Entry.Name, metav1.GetOptions{})
 		switch {
@@ -233,10 +232,10 @@ func (a *Applier) deleteUnchanged(ctx context.Context, d inventory.Delete) error
 		case directive.Keeps(live.Labels, live.Annotations):
 			return nil // the next reading finds it exempt
 		}
-		err = a.deleteAt(ctx, resource, d, live.ResourceVersion)
+		err = a.client.DeleteAt(ctx, d.Entry, d.UID, live.ResourceVersion, metav1.DeletePropagationBackground)
 	}
 	switch {
-	case err == nil, confirmsAbsence(err):
+	case err == nil:
 		return nil
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("cannot delete %s: it was changed meanwhile", d.Entry)
@@ -244,15 +243,33 @@ func (a *Applier) deleteUnchanged(ctx context.Context, d inventory.Delete) error
 	return fmt.Errorf("cannot delete %s: %w", d.Entry, err)
 }
 
-// deleteAt deletes an object as it was in a version, unless this process lost the right.
-func (a *Applier) deleteAt(ctx context.Context, resource metadata.ResourceInterface, d inventory.Delete, version string) error {
-	if err := a.client.MayDelete(); err != nil {
+// resourceOf is where an object is read and deleted, in the version that is served.
+func (c *Cluster) resourceOf(e inventory.Entry) (metadata.ResourceInterface, error) {
+	mapping, err := c.served(e)
+	if err != nil {
+		return nil, err
+	}
+	return c.metadata.Resource(mapping.Resource).Namespace(namespaceOf(mapping, e)), nil
+}
+
+// DeleteAt deletes an object as it was in a version, unless this process lost the right. It
+// is in the version of its kind that is served, whichever the entry has. There is no error
+// if it is gone, and a conflict if it has changed.
+func (c *Cluster) DeleteAt(ctx context.Context, e inventory.Entry, uid, version string, policy metav1.DeletionPropagation) error {
+	if err := c.MayDelete(); err != nil {
 		return err
 	}
-	return resource.Delete(ctx, d.Entry.Name, metav1.DeleteOptions{
-		PropagationPolicy: new(metav1.DeletePropagationBackground),
-		Preconditions:     &metav1.Preconditions{UID: new(types.UID(d.UID)), ResourceVersion: &version},
+	resource, err := c.resourceOf(e)
+	if err != nil {
+		return err
+	}
+	err = resource.Delete(ctx, e.Name, metav1.DeleteOptions{
+		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: new(types.UID(uid)), ResourceVersion: &version},
 	})
+	if confirmsAbsence(err) {
+		return nil
+	}
+	return err
 }
 
 // applied reports whether the owner's field manager ever wrote the object. An

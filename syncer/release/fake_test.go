@@ -21,6 +21,7 @@ import (
 	"helm.sh/helm/v4/pkg/storage/driver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
@@ -276,14 +277,17 @@ func (m inMemory) Patch(_ context.Context, o client.Object, _ client.Patch, _ ..
 	return nil
 }
 
-func (m inMemory) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
-	m.deleted = append(m.deleted, o.GetName())
-	l := m.live[o.GetName()]
+func (m inMemory) DeleteAt(_ context.Context, e inventory.Entry, _, _ string, _ metav1.DeletionPropagation) error {
+	if m.fenced != nil {
+		return m.fenced
+	}
+	m.deleted = append(m.deleted, e.Name)
+	l := m.live[e.Name]
 	l.Deleting = true
-	if !m.lingers[o.GetName()] {
+	if !m.lingers[e.Name] {
 		l = inventory.Live{State: inventory.Absent}
 	}
-	m.live[o.GetName()] = l
+	m.live[e.Name] = l
 	return nil
 }
 

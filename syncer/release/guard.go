@@ -141,7 +141,8 @@ type finder interface {
 type guarded interface {
 	clusters.Reader
 	Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error
-	Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error
+	// DeleteAt deletes an object as it was in a version, in the version of its kind that is served.
+	DeleteAt(ctx context.Context, e inventory.Entry, uid, version string, policy metav1.DeletionPropagation) error
 	// MayDelete is an error if this process lost the right to delete.
 	MayDelete() error
 	// TearDown calls remove, which deletes a Cluster, unless it names another one that is
@@ -393,13 +394,7 @@ func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.
 		if d.Live.UID != uid {
 			return errors.New("it was created again meanwhile")
 		}
-		if err := g.cluster.MayDelete(); err != nil {
-			return err
-		}
-		// The answer may be the object, if something holds it: any kind is understood
-		// as unstructured only.
-		err := client.IgnoreNotFound(g.cluster.Delete(ctx, d.Entry.Object(), client.PropagationPolicy(policy),
-			client.Preconditions{UID: new(types.UID(d.Live.UID)), ResourceVersion: new(d.Live.Version)}))
+		err := g.cluster.DeleteAt(ctx, d.Entry, d.Live.UID, d.Live.Version, policy)
 		if apierrors.IsConflict(err) {
 			d = g.look(ctx, d.Entry, d.Hook)
 		}

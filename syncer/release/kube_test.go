@@ -32,8 +32,9 @@ type smallServer struct {
 	objects map[string]*unstructured.Unstructured
 	// after is called when a request has its answer; it may be nil.
 	after func(method, name string)
-	// unread is the name of what is not read any more.
-	unread string
+	// unread is the name of what is not read any more, unserved that of what is not deleted in
+	// this version any more.
+	unread, unserved string
 	// deleted are those of which the delete was asked for, with its preconditions.
 	deleted  []string
 	policies []string
@@ -72,6 +73,11 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 	}
 	if r.Method == http.MethodGet && name == s.unread {
 		return failure(http.StatusForbidden, metav1.StatusReasonForbidden)
+	}
+	if r.Method == http.MethodDelete && name == s.unserved {
+		return http.StatusNotFound, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+			Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource",
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"}}}}
 	}
 	if r.Method != http.MethodDelete {
 		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
@@ -138,6 +144,10 @@ func TestDeletesAsJudged(t *testing.T) {
 		"UnconfirmedUp": {reason: "or in an upgrade, which leaves it", upgrade: true, at: "PATCH target", meanwhile: unconfirmed, want: "a uid-a 1, b uid-b 1", spared: "data", result: "a b"},
 		"Unread": {reason: "what has changed and cannot be read may be anything", at: "GET b", meanwhile: func(s *smallServer) { taken(s); s.unread = "b" },
 			want: "a uid-a 1, data uid-data 1", spared: "b", fails: "cannot be read"},
+		"Unserved": {reason: "that the version is not served any more says nothing of the object", at: "GET b", meanwhile: func(s *smallServer) { s.unserved = "b" },
+			want: "a uid-a 1, data uid-data 1", fails: "cannot delete ConfigMap/apps/b"},
+		"UnservedUp": {reason: "nor in an upgrade", upgrade: true, at: "GET b", meanwhile: func(s *smallServer) { s.unserved = "b" },
+			want: "a uid-a 1, data uid-data 1", result: "a data", fails: "cannot delete ConfigMap/apps/b"},
 		"Gone": {reason: "what was not there is not the release's when somebody creates it", absent: true, at: "GET b",
 			meanwhile: func(s *smallServer) { s.objects["b"] = s.objects["a"].DeepCopy() }, want: "a uid-a 1, data uid-data 1", result: "a b data"},
 	} {
