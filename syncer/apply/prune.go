@@ -272,6 +272,28 @@ func (c *Cluster) DeleteAt(ctx context.Context, e inventory.Entry, uid, version 
 	return err
 }
 
+// Confirm confirms the deletion of an object as it was in a version, unless this process lost
+// the right to delete, and returns the version of now. There is no error if it is gone, and a
+// conflict if it has changed.
+func (c *Cluster) Confirm(ctx context.Context, e inventory.Entry, version, manager string) (string, error) {
+	if err := c.MayDelete(); err != nil {
+		return version, err
+	}
+	resource, err := c.resourceOf(e)
+	if err != nil {
+		return version, err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, version, v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
+	live, err := resource.Patch(ctx, e.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
+	switch {
+	case confirmsAbsence(err):
+		return version, nil
+	case err != nil:
+		return version, fmt.Errorf("cannot confirm deletion of %s: %w", e, err)
+	}
+	return live.ResourceVersion, nil
+}
+
 // applied reports whether the owner's field manager ever wrote the object. An
 // object that was brought back from a backup has the owner's labels only.
 func (a *Applier) applied(u *unstructured.Unstructured) bool {

@@ -270,11 +270,11 @@ func (m inMemory) InServed(kind schema.GroupKind, read func(*meta.RESTMapping) e
 	return read(&meta.RESTMapping{GroupVersionKind: kind.WithVersion("v1beta2"), Scope: meta.RESTScopeNamespace})
 }
 
-func (m inMemory) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
-	l := m.live[o.GetName()]
+func (m inMemory) Confirm(_ context.Context, e inventory.Entry, version, _ string) (string, error) {
+	l := m.live[e.Name]
 	l.Confirmed = true
-	m.live[o.GetName()] = l
-	return nil
+	m.live[e.Name] = l
+	return version, m.fenced
 }
 
 func (m inMemory) DeleteAt(_ context.Context, e inventory.Entry, _, _ string, _ metav1.DeletionPropagation) error {

@@ -15,10 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/util/retry"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -83,10 +81,23 @@ type Candidate struct {
 	Hook bool
 	// LowerTier: it is in a cluster that is not the agent's own.
 	LowerTier bool
+	// WithRelease: a person confirmed the deletion of the HelmRelease, which is for each of its
+	// objects.
+	WithRelease bool
 }
 
 // Judge decides whether an object may be deleted. It is pure.
 func Judge(d Candidate) Verdict {
+	v := d.judge()
+	if v == Held && d.WithRelease && d.Live.State == inventory.Present {
+		d.Live.Confirmed = true
+		return d.judge()
+	}
+	return v
+}
+
+// judge is Judge as if nobody had confirmed the deletion of the HelmRelease.
+func (d Candidate) judge() Verdict {
 	e, live := d.Entry, d.Live
 	// The chart does not matter here, because the deletion takes others along: a
 	// cluster, what is in a Namespace (which is known only of a Namespace of our
@@ -140,7 +151,8 @@ type finder interface {
 // guarded is a cluster, as far as a guard changes it.
 type guarded interface {
 	clusters.Reader
-	Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error
+	// Confirm confirms the deletion of an object as it was in a version, and returns that of now.
+	Confirm(ctx context.Context, e inventory.Entry, version, manager string) (string, error)
 	// DeleteAt deletes an object as it was in a version, in the version of its kind that is served.
 	DeleteAt(ctx context.Context, e inventory.Entry, uid, version string, policy metav1.DeletionPropagation) error
 	// MayDelete is an error if this process lost the right to delete.
@@ -171,6 +183,8 @@ type guard struct {
 	overdue map[string]bool
 	// pending are the objects of the record of the last handOver.
 	pending []inventory.Entry
+	// confirmed: the release goes, and a person confirmed that on the HelmRelease.
+	confirmed bool
 }
 
 func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string, now func() time.Time) *guard {
@@ -180,7 +194,8 @@ func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string, now
 
 // look reads an object that is to be deleted.
 func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Candidate {
-	d := Candidate{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil}
+	// An object of a hook is none of the release.
+	d := Candidate{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil, WithRelease: g.confirmed && !hook}
 	var labels, annotations map[string]string
 	d.Live, labels, annotations = g.facts.Look(ctx, e, g.release)
 	d.Kept = isKeep(annotations[kube.ResourcePolicyAnno])
@@ -290,7 +305,7 @@ func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, 
 	s.awaited, s.candidates = nil, nil
 	for _, d := range candidates {
 		alone := d
-		if alone.NewOwner = ""; d.Unsure || Judge(alone) == Deletable && !inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) {
+		if alone.NewOwner = ""; d.Unsure || alone.judge() == Deletable && !inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) {
 			d = alone
 			if g.overdue == nil {
 				g.overdue = map[string]bool{}
@@ -337,20 +352,6 @@ func (g *guard) judgeAll(ctx context.Context, entries []inventory.Entry) *verdic
 	return s
 }
 
-// confirm confirms the deletion of an object. A person confirmed it on the
-// HelmRelease.
-func (g *guard) confirm(ctx context.Context, e inventory.Entry) error {
-	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(e.GroupVersionKind())
-	o.Namespace, o.Name = e.Namespace, e.Name
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
-	err := g.cluster.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager))
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("cannot confirm deletion of %s: %w", e, err)
-	}
-	return nil
-}
-
 // deleteAll deletes objects of s that were judged deletable, one after the other. Those of
 // which the delete has begun are returned. What may not be deleted any more is sorted anew.
 func (g *guard) deleteAll(ctx context.Context, s *verdicts, which []Candidate, policy metav1.DeletionPropagation) (begun []inventory.Entry, errs []error) {
@@ -384,7 +385,9 @@ func (g *guard) delete(ctx context.Context, d Candidate, policy metav1.DeletionP
 }
 
 // deleteUnchanged deletes an object as it was when it was judged. One that has changed since,
-// and is still the same object, is judged again.
+// and is still the same object, is judged again. What a person confirmed on the HelmRelease alone
+// is confirmed only now, as the API server asks for it: until an object's turn comes, that can
+// be taken back, and who has the object later is asked.
 func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.DeletionPropagation) (Candidate, error) {
 	uid := d.Live.UID
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -394,7 +397,13 @@ func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.
 		if d.Live.UID != uid {
 			return errors.New("it was created again meanwhile")
 		}
-		err := g.cluster.DeleteAt(ctx, d.Entry, d.Live.UID, d.Live.Version, policy)
+		var err error
+		if d.judge() == Held {
+			d.Live.Version, err = g.cluster.Confirm(ctx, d.Entry, d.Live.Version, fieldManager)
+		}
+		if err == nil {
+			err = g.cluster.DeleteAt(ctx, d.Entry, d.Live.UID, d.Live.Version, policy)
+		}
 		if apierrors.IsConflict(err) {
 			d = g.look(ctx, d.Entry, d.Hook)
 		}

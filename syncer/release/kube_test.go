@@ -79,6 +79,14 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 			Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource",
 			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"}}}}
 	}
+	if r.Method == http.MethodPatch && r.Header.Get("Content-Type") == string(types.MergePatchType) {
+		patch := &unstructured.Unstructured{}
+		if json.NewDecoder(r.Body).Decode(&patch.Object) != nil || patch.GetResourceVersion() != u.GetResourceVersion() {
+			return failure(http.StatusConflict, metav1.StatusReasonConflict)
+		}
+		u.SetAnnotations(patch.GetAnnotations())
+		u.SetResourceVersion(u.GetResourceVersion() + "1")
+	}
 	if r.Method != http.MethodDelete {
 		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 			return http.StatusOK, map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": u.Object["metadata"]}
@@ -125,6 +133,8 @@ func TestDeletesAsJudged(t *testing.T) {
 		at        string
 		meanwhile func(*smallServer)
 		absent    bool
+		// release: the deletion of the HelmRelease is confirmed, and no object's.
+		release bool
 		// deletes is how many this process has the right for, if not all.
 		deletes int
 		want    string
@@ -144,6 +154,13 @@ func TestDeletesAsJudged(t *testing.T) {
 		"UnconfirmedUp": {reason: "or in an upgrade, which leaves it", upgrade: true, at: "PATCH target", meanwhile: unconfirmed, want: "a uid-a 1, b uid-b 1", spared: "data", result: "a b"},
 		"Unread": {reason: "what has changed and cannot be read may be anything", at: "GET b", meanwhile: func(s *smallServer) { taken(s); s.unread = "b" },
 			want: "a uid-a 1, data uid-data 1", spared: "b", fails: "cannot be read"},
+		"OfRelease": {reason: "what asks a person is confirmed with the release, just before its delete", release: true,
+			want: "a uid-a 1, b uid-b 1, data uid-data 11", result: "a b data"},
+		"OfReleaseChanged": {reason: "as the object that it is by now", release: true, at: "GET data", meanwhile: change("data", func(*unstructured.Unstructured) {}),
+			want: "a uid-a 1, b uid-b 1, data uid-data 101", result: "a b data"},
+		"OfReleaseTaken": {reason: "another owner's is not confirmed", release: true, at: "GET data", meanwhile: change("data", func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{ownerName: "other", ownerNamespace: "apps"})
+		}), want: "a uid-a 1, b uid-b 1", spared: "data", result: "a b"},
 		"Unserved": {reason: "that the version is not served any more says nothing of the object", at: "GET b", meanwhile: func(s *smallServer) { s.unserved = "b" },
 			want: "a uid-a 1, data uid-data 1", fails: "cannot delete ConfigMap/apps/b"},
 		"UnservedUp": {reason: "nor in an upgrade", upgrade: true, at: "GET b", meanwhile: func(s *smallServer) { s.unserved = "b" },
@@ -158,7 +175,9 @@ func TestDeletesAsJudged(t *testing.T) {
 				kind, name, _ := strings.Cut(e, "/")
 				u := named(kind, name).Object()
 				u.SetLabels(map[string]string{ownerName: "web", ownerNamespace: "apps"})
-				u.SetAnnotations(map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed})
+				if !tc.release {
+					u.SetAnnotations(map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed})
+				}
 				u.SetUID(types.UID("uid-" + name))
 				u.SetResourceVersion("1")
 				s.objects[name] = u
@@ -192,7 +211,9 @@ func TestDeletesAsJudged(t *testing.T) {
 				t.Fatal(err)
 			}
 			obj := &v2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "apps"}}
-			k := newKubeClient(t.Context(), session, newGuard(c, obj, "web", "apps", time.Now), newLogs(logr.Discard(), time.Now, nil), "apps", nil, time.Now)
+			g := newGuard(c, obj, "web", "apps", time.Now)
+			g.confirmed = tc.release
+			k := newKubeClient(t.Context(), session, g, newLogs(logr.Discard(), time.Now, nil), "apps", nil, time.Now)
 			list, err := k.Build(strings.NewReader(manifest), false)
 			if err != nil {
 				t.Fatal(err)

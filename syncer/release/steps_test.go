@@ -321,6 +321,30 @@ func TestDismantle(t *testing.T) {
 	}
 }
 
+// TestTakeBack: the confirmation of a HelmRelease is taken back while one of its Clusters waits for
+// the end of another. It waits unconfirmed, for whoever has it later.
+func TestTakeBack(t *testing.T) {
+	obj, m := inSync(t)
+	m.stored[0].Manifest = manifestOf(named("Cluster", "prod"), named("Cluster", "test"))
+	m.live = map[string]inventory.Live{"prod": owned(nil), "test": owned(nil)}
+	m.lingers = map[string]bool{"prod": true}
+	obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
+	if out, err := m.newRun(obj, wanted).uninstall(t.Context()); err != nil || out != (Outcome{After: clusterPoll}) {
+		t.Fatalf("uninstall() = %+v, %v; want it to wait for the first Cluster", out, err)
+	}
+	if !m.live["prod"].Confirmed || m.live["test"].Confirmed {
+		t.Errorf("confirmed are %+v, want the one that goes", m.live)
+	}
+	obj.Annotations = nil
+	m.live["prod"] = inventory.Live{State: inventory.Absent}
+	if out, err := m.newRun(obj, wanted).uninstall(t.Context()); err != nil || out != (Outcome{Held: true}) {
+		t.Errorf("uninstall() = %+v, %v; want it to ask a person", out, err)
+	}
+	if got := strings.Join(m.deleted, " "); got != "prod" || m.live["test"].Confirmed || len(m.taken) > 0 {
+		t.Errorf("deleted %q, took %v, and the other one is %+v", got, m.taken, m.live["test"])
+	}
+}
+
 // firstSyncs is what is known of the Clusters where a release is to be.
 type firstSyncs struct {
 	quiet bool

@@ -215,22 +215,10 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	entries := inventory.Union(going, n.found.leftovers)
 	n.guard.release = entries
 	ofClusters := slices.DeleteFunc(slices.Clone(entries), func(e inventory.Entry) bool { return !isCluster(e) })
-	var s *verdicts
-	var record *v1alpha1.HandOver
-	for range 2 {
-		n.guard.overdue = nil
-		s = n.guard.judgeAll(ctx, entries)
-		record = n.guard.handOver(s, n.req.HandOver, n.Now(), ofClusters)
-		if s.unknown != "" || len(s.held) == 0 || n.obj.Annotations[v1alpha1.DeletionAnnotation] != v1alpha1.DeletionConfirmed {
-			break
-		}
-		// A confirmation on the HelmRelease confirms each of its objects.
-		for _, e := range s.held {
-			if err := n.guard.confirm(ctx, e); err != nil {
-				return Outcome{}, err
-			}
-		}
-	}
+	n.guard.overdue = nil
+	n.guard.confirmed = n.obj.Annotations[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed
+	s := n.guard.judgeAll(ctx, entries)
+	record := n.guard.handOver(s, n.req.HandOver, n.Now(), ofClusters)
 	n.handsOver(s, record)
 	if message := s.message(); message != "" {
 		n.hold(message)
