@@ -3,6 +3,8 @@ package release
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
@@ -13,12 +15,12 @@ import (
 )
 
 // collect deletes the objects of earlier revisions that may go by now. held
-// says which may not, queued that a Cluster goes when another one is gone; handOver records
-// which are kept for other owners.
-func (n *run) collect(ctx context.Context) (held string, queued bool, handOver *v1alpha1.HandOver, err error) {
+// says which may not, after when to look again at those that wait for the end of a Cluster;
+// handOver records which are kept for other owners.
+func (n *run) collect(ctx context.Context) (held string, after time.Duration, handOver *v1alpha1.HandOver, err error) {
 	if len(n.found.leftovers) == 0 {
 		n.handsOver(nil, nil)
-		return "", false, nil, nil
+		return "", 0, nil, nil
 	}
 	s := n.guard.judgeAll(ctx, n.found.leftovers)
 	handOver = n.guard.handOver(s, n.req.HandOver, n.Now(), nil)
@@ -35,7 +37,13 @@ func (n *run) collect(ctx context.Context) (held string, queued bool, handOver *
 	if len(begun) > 0 {
 		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(begun))
 	}
-	return s.message(), len(s.queued) > 0, n.guard.handsOverStill(handOver, begun, n.Now()), errors.Join(problems...)
+	switch {
+	case len(s.queued) > 0, len(s.withCluster) > 0 && slices.ContainsFunc(begun, isCluster):
+		after = clusterPoll
+	case s.due:
+		after = overduePoll // it may be a Cluster of another owner, which stays
+	}
+	return s.message(), after, n.guard.handsOverStill(handOver, begun, n.Now()), errors.Join(problems...)
 }
 
 // without keeps the order.

@@ -245,6 +245,8 @@ type verdicts struct {
 	// unknown is why one of held is, if that is because it could not be read. inFlight is
 	// what one of queued waits for.
 	unknown, inFlight string
+	// due: one of withCluster was confirmed, and goes with a Cluster that is none of the release.
+	due bool
 }
 
 func (s *verdicts) add(d Candidate) Verdict {
@@ -261,6 +263,7 @@ func (s *verdicts) add(d Candidate) Verdict {
 		}
 	case WithCluster:
 		s.withCluster = append(s.withCluster, d.Entry)
+		s.due = s.due || d.Live.Confirmed && !d.OwnCluster
 	case Awaited:
 		s.awaited = append(s.awaited, d.Entry)
 		s.candidates = append(s.candidates, d)

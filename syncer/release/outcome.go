@@ -66,15 +66,14 @@ func (n *run) stall(reason string) *Outcome {
 // finish ends a call in which only deletions are left to do.
 func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	conditions.Delete(n.obj, meta.ReconcilingCondition)
-	held, queued, handOver, err := n.collect(ctx)
+	held, after, handOver, err := n.collect(ctx)
 	if err != nil {
 		n.summarize()
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, v1alpha1.ReasonPruneFailed, "%s", err)
 		return nil, err
 	}
-	after := n.handOverPause(handOver)
-	if after == 0 && queued {
-		after = clusterPoll
+	if handOver != nil {
+		after = n.handOverPause(handOver)
 	}
 	if held != "" {
 		n.hold(held)

@@ -183,6 +183,10 @@ func TestReconcileCancelled(t *testing.T) {
 // TestCollect: what earlier revisions left behind goes when it may.
 func TestCollect(t *testing.T) {
 	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
+	keys, template := named("Secret", "keys"), inventory.Entry{Namespace: "apps", Name: "old", Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSMachineTemplate", Version: "v1beta2"}
+	needed := owned(func(l *inventory.Live) {
+		l.OfCluster, l.Credential, l.Confirmed = "prod", "AWSClusterStaticIdentity/prod", true
+	})
 	for name, tc := range map[string]struct {
 		reason    string
 		leftovers []inventory.Entry
@@ -201,6 +205,13 @@ func TestCollect(t *testing.T) {
 		"Queued": {reason: "Clusters that were confirmed go one after the other", leftovers: []inventory.Entry{cluster},
 			live: map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true }), "elsewhere": {State: inventory.Present, Deleting: true}},
 			left: []inventory.Entry{cluster}, after: clusterPoll},
+		"Keys": {reason: "they go when the Cluster is gone, which nothing tells", leftovers: []inventory.Entry{cluster, keys},
+			live:    map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true }), "keys": needed},
+			deleted: "prod", left: []inventory.Entry{keys}, after: clusterPoll},
+		"KeysLeft": {reason: "the Cluster went before, or is another owner's", leftovers: []inventory.Entry{keys},
+			live: map[string]inventory.Live{"keys": needed}, left: []inventory.Entry{keys}, after: overduePoll},
+		"OldTemplate": {reason: "its Cluster stays", leftovers: []inventory.Entry{template},
+			live: map[string]inventory.Live{"old": owned(func(l *inventory.Live) { l.OfCluster = "prod" })}, left: []inventory.Entry{template}},
 		"Unknown": {reason: "what cannot be read may be anything", leftovers: []inventory.Entry{config},
 			live: map[string]inventory.Live{"settings": {Problem: "no route to host"}}, left: []inventory.Entry{config}, held: true},
 		"Gone":   {reason: "there is nothing to delete", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": {State: inventory.Absent}}},
