@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -70,6 +71,14 @@ func TestClientCertificate(t *testing.T) {
 				t.Errorf("%s\nFetch() = %v, want failure: %t", tc.reason, err, tc.fails)
 			}
 		})
+	}
+	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, front.URL+r.URL.RequestURI(), http.StatusFound)
+	}))
+	defer away.Close()
+	secret := map[string][]byte{"ca.crt": ca, "tls.crt": certPEM, "tls.key": keyPEM}
+	if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: away.URL + "/" + repository + ".git", Secret: secret}, onMain, Options{}, nil); err == nil || !strings.Contains(err.Error(), "another host") {
+		t.Errorf("Fetch() = %v, want that the certificate does not follow a redirect", err)
 	}
 }
 

@@ -201,7 +201,7 @@ func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
 }
 
 // newClient returns a client with a transport of its own. It refuses redirects to other
-// hosts.
+// hosts, as what it sends is for the one.
 func newClient(host *url.URL, config *tls.Config, proxy *url.URL) *http.Client {
 	from := http.ProxyFromEnvironment
 	if proxy != nil {
@@ -210,15 +210,27 @@ func newClient(host *url.URL, config *tls.Config, proxy *url.URL) *http.Client {
 	return &http.Client{
 		Transport: transportTo(config, from),
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if req.URL.Host != host.Host || (host.Scheme == "https" && req.URL.Scheme != "https") {
+			if req.URL.Host != host.Host {
 				return fmt.Errorf("redirect to %s://%s refused: it is another host; name the new URL in spec.url", req.URL.Scheme, req.URL.Host)
 			}
-			if len(via) >= 5 {
-				return errors.New("more than 5 redirects")
-			}
-			return nil
+			return checkRedirect(req, via)
 		},
 	}
+}
+
+// checkRedirect refuses redirects from https to plain HTTP, and those without end.
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) >= 5 {
+		return errors.New("more than 5 redirects")
+	}
+	return checkScheme(via[len(via)-1].URL, req.URL)
+}
+
+func checkScheme(from, to *url.URL) error {
+	if from.Scheme == "https" && to.Scheme != "https" {
+		return fmt.Errorf("redirect to %s://%s refused: it is not https; name the new URL in spec.url", to.Scheme, to.Host)
+	}
+	return nil
 }
 
 func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, error) {
@@ -226,9 +238,7 @@ func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, e
 	if err != nil {
 		return nil, err
 	}
-	client := newClient(u, config, o.Proxy)
-	client.Transport = bounded{client.Transport}
-	d := &dialer{http: githttp.NewClient(client), endpoint: endpoint}
+	d := &dialer{endpoint: endpoint}
 	username, password, token := string(o.Secret["username"]), string(o.Secret["password"]), strings.TrimSpace(string(o.Secret["bearerToken"]))
 	if o.Login != nil {
 		username, password, token = o.Login.Username, o.Login.Password, o.Login.BearerToken
@@ -245,6 +255,13 @@ func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, e
 	case username != "" || password != "":
 		d.auth = &githttp.BasicAuth{Username: username, Password: password}
 	}
+	client := newClient(u, config, o.Proxy)
+	if d.auth == nil && len(config.Certificates) == 0 {
+		// Nothing is sent that is for this host alone.
+		client.CheckRedirect = checkRedirect
+	}
+	client.Transport = bounded{client.Transport}
+	d.http = githttp.NewClient(client)
 	return d, nil
 }
 
@@ -262,6 +279,13 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		// Only the list of references may be elsewhere. The library's error would say where.
 		_ = res.Body.Close()
 		return nil, errors.New("redirect of the request for a pack refused; name the new URL in spec.url")
+	}
+	if to, lerr := res.Location(); lerr == nil && res.StatusCode >= http.StatusMultipleChoices && res.StatusCode < http.StatusBadRequest {
+		// The library's error would show the whole address.
+		if err := checkScheme(req.URL, to); err != nil {
+			_ = res.Body.Close()
+			return nil, err
+		}
 	}
 	if res.StatusCode >= http.StatusBadRequest {
 		_ = res.Body.Close()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -401,6 +402,35 @@ func TestRedirects(t *testing.T) {
 	_, err := mirrors(t).Fetch(t.Context(), Origin{URL: away.URL + "/x.git", Secret: secret}, onMain, Options{}, nil)
 	if err == nil || asked.Load() != 0 {
 		t.Errorf("Fetch() = %v, and %d requests at the other host; want none (CVE-2026-41506)", err, asked.Load())
+	}
+
+	// Where nothing is sent that is secret, another host is as good, as in Flux.
+	public := serve(t, gitserver.Options{})
+	commit := public.commit("main", map[string]string{"a.yaml": "1"})
+	vanity := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, public.HTTPURL(repository)+strings.TrimPrefix(r.URL.RequestURI(), "/x"), http.StatusMovedPermanently)
+	}))
+	defer vanity.Close()
+	if s, err := mirrors(t).Fetch(t.Context(), Origin{URL: vanity.URL + "/x"}, onMain, Options{}, nil); err != nil || s.Commit != commit {
+		t.Errorf("Fetch() of a public repository at another host: %v", err)
+	}
+	if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: strings.Replace(vanity.URL, "://", "://user:secret@", 1) + "/x"}, onMain, Options{}, nil); err == nil || !strings.Contains(err.Error(), "another host") {
+		t.Errorf("Fetch() with a login in the URL: %v, want it refused", err)
+	}
+	loop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.URL.RequestURI(), http.StatusFound)
+	}))
+	defer loop.Close()
+	if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: loop.URL + "/x"}, onMain, Options{}, nil); err == nil || !strings.Contains(err.Error(), "more than 5 redirects") {
+		t.Errorf("Fetch() of a server that redirects without end: %v", err)
+	}
+	front := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, public.HTTPURL(repository)+strings.TrimPrefix(r.URL.RequestURI(), "/x"), http.StatusFound)
+	}))
+	defer front.Close()
+	ca := map[string][]byte{"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw})}
+	if _, err := mirrors(t).Fetch(t.Context(), Origin{URL: front.URL + "/x", Secret: ca}, onMain, Options{}, nil); err == nil || !strings.Contains(err.Error(), "is not https") {
+		t.Errorf("Fetch() from https to http: %v, want it refused", err)
 	}
 
 	// Hosts do redirect from an old name of a repository to its new one.
