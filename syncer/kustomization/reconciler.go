@@ -7,7 +7,9 @@ import (
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -181,11 +183,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if obj.Spec.Suspend {
 		obj.Status.LastHandledReconcileAt = requested
-		// Who depends on it, or waits for it, must not take the suspension for
-		// work that is left.
-		if apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
-			obj.Status.ObservedGeneration = obj.Generation
-		}
+		r.suspended(run)
 		return ctrl.Result{}, run.Write(ctx)
 	}
 	was := trace.WasKustomization(obj)
@@ -217,6 +215,33 @@ func (r *Reconciler) measure(name types.NamespacedName, obj *kustomizev1.Kustomi
 	r.Metrics.Reconciled(kustomizev1.KustomizationKind, name, obj, took)
 	if obj.Status.Inventory != nil {
 		r.Metrics.Inventory(kustomizev1.KustomizationKind, name, len(obj.Status.Inventory.Entries))
+	}
+}
+
+// suspended ends what was under way when a Kustomization was suspended: nobody looks at its
+// objects any more, and a status that says that somebody does would say so for as long as it is
+// suspended.
+func (r *Reconciler) suspended(run *run) {
+	obj := run.Obj
+	ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
+	switch {
+	case ready == nil:
+	case ready.Status == metav1.ConditionTrue:
+		// Who depends on it, or waits for it, must not take the suspension for
+		// work that is left.
+		obj.Status.ObservedGeneration = obj.Generation
+	case ready.Status == metav1.ConditionUnknown:
+		why := "it was suspended while revision " + obj.Status.LastAttemptedRevision + " was applied, or its health was waited for; resume it to go on"
+		run.known.stageOver()
+		run.known.cancel(healthInputs{}) // of whatever it waits for
+		status.RemoveCondition(obj, meta.ReconcilingCondition)
+		status.SetCondition(obj, meta.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonSuspended, "%s", why)
+		if apimeta.FindStatusCondition(obj.Status.Conditions, meta.HealthyCondition) != nil {
+			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, v1alpha1.ReasonSuspended, "%s", why)
+		}
+		r.eventOf(run, v1alpha1.ReasonSuspended, corev1.EventTypeNormal, map[string]string{
+			annotation(eventv1.MetaRevisionKey): obj.Status.LastAttemptedRevision,
+		}, "%s", why)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/fluxcd/pkg/ssa"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -1319,6 +1320,64 @@ func TestCancelStep(t *testing.T) {
 			want := "Normal HealthCheckCanceled Health checks canceled due to new reconciliation triggered by " + tc.event
 			if tc.event == "" && len(told) > 0 || tc.event != "" && (len(told) != 1 || !strings.HasPrefix(told[0], want)) {
 				t.Errorf("%s: told %q", tc.reason, told)
+			}
+		})
+	}
+}
+
+// TestSuspended: a status says that something goes on while that is so.
+func TestSuspended(t *testing.T) {
+	waits := func(healthy bool) []metav1.Condition {
+		conditions := []metav1.Condition{
+			{Type: meta.ReadyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason},
+			{Type: meta.ReconcilingCondition, Status: metav1.ConditionTrue, Reason: meta.ProgressingReason},
+		}
+		if healthy {
+			conditions = append(conditions, metav1.Condition{Type: meta.HealthyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason})
+		}
+		return conditions
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		was      []metav1.Condition
+		want     map[string]string
+		events   int
+		observed int64
+	}{
+		"Ready":  {"it stays so, of the new spec", []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "x"}}, map[string]string{"Ready": "True/x"}, 0, 2},
+		"Failed": {"it stays so", []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: "x"}}, map[string]string{"Ready": "False/x"}, 0, 1},
+		"New":    {"nothing is known of it", nil, map[string]string{}, 0, 1},
+		"Health": {"nobody looks at its objects any more", waits(true), map[string]string{"Ready": "False/Suspended", "Healthy": "Unknown/Suspended"}, 1, 1},
+		"Stage":  {"its first objects are waited for no more", waits(false), map[string]string{"Ready": "False/Suspended"}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.Suspend, k.Generation = true, 2
+				k.Status.ObservedGeneration, k.Status.LastAttemptedRevision, k.Status.Conditions = 1, revision, tc.was
+			}))
+			s.run.known.await(s.run, s.now)
+			key := client.ObjectKeyFromObject(s.Obj)
+			for range 2 { // it is told once
+				if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := &kustomizev1.Kustomization{}
+			if err := s.client.Get(t.Context(), key, got); err != nil {
+				t.Fatal(err)
+			}
+			says := map[string]string{}
+			for _, c := range got.Status.Conditions {
+				says[c.Type] = string(c.Status) + "/" + c.Reason
+			}
+			if diff := cmp.Diff(tc.want, says); diff != "" {
+				t.Errorf("%s: conditions: -want, +got:\n%s", tc.reason, diff)
+			}
+			if len(s.events.Events) != tc.events || got.Status.ObservedGeneration != tc.observed {
+				t.Errorf("%s: %d events, observed generation %d", tc.reason, len(s.events.Events), got.Status.ObservedGeneration)
+			}
+			if waits := !s.run.known.wait.since.IsZero(); tc.events > 0 && waits {
+				t.Errorf("%s: health is still waited for", tc.reason)
 			}
 		})
 	}
