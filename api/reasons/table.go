@@ -457,6 +457,12 @@ func kustomization() Section {
 				Means:   "somebody changed objects, and `--drift=report` leaves them",
 				Next:    "change Git, or the objects, or the annotation `cascade.dev/drift`",
 			},
+			{
+				Reasons: []string{"OwnershipConflict"},
+				Note:    " (condition of that name)",
+				Means:   "another Kustomization declares the same objects, and both apply them in turn, each at its interval; Ready is not about that",
+				Next:    "take each object that the message names out of one of both in Git. It says so until one of them lets go, or for some hours after the last time, in the agent's own cluster",
+			},
 		},
 	}
 }

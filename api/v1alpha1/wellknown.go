@@ -209,6 +209,9 @@ const (
 	// DriftedCondition of a Kustomization is there while objects are left as
 	// somebody else changed them.
 	DriftedCondition = "Drifted"
+	// OwnershipConflictCondition of a Kustomization is there while another one declares
+	// objects that it declares, and both apply them in turn.
+	OwnershipConflictCondition = "OwnershipConflict"
 	// PruneBlockedCondition of a Kustomization is there while deletes are held.
 	PruneBlockedCondition = "PruneBlocked"
 	// RemovalHeldCondition of a Layer is there while its removal from children is held.
@@ -291,6 +294,7 @@ const (
 	ReasonRemovalHeld          = "RemovalHeld"
 	ReasonHandOverPending      = "HandOverPending"
 	ReasonDriftDetected        = "DriftDetected"
+	ReasonOwnershipConflict    = "OwnershipConflict"
 	ReasonPruneFailed          = "PruneFailed"
 	ReasonInvalidSpec          = "InvalidSpec"
 	ReasonChildrenNotReady     = "ChildrenNotReady"

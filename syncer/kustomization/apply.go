@@ -23,6 +23,7 @@ import (
 
 // apply applies what was rendered, if anything was, and prunes.
 func (r *Reconciler) apply(ctx context.Context, run *run) *end {
+	r.conflicts(run)
 	if run.rendering == nil {
 		return nil
 	}

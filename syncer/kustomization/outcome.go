@@ -57,6 +57,34 @@ func (r *Reconciler) drifted(run *run, mode DriftMode, drifts []apply.Drift) {
 	}
 }
 
+// mostConflicts are named.
+const mostConflicts = 10
+
+// conflicts records objects that another Kustomization declares as well. What is applied stays the
+// same, as with Flux: who comes last wins.
+func (r *Reconciler) conflicts(run *run) {
+	obj := run.Obj
+	found := run.memo.Conflicts(run.name())
+	if len(found) == 0 {
+		status.RemoveCondition(obj, v1alpha1.OwnershipConflictCondition)
+		return
+	}
+	isNew := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.OwnershipConflictCondition) == nil
+	named := make([]string, 0, mostConflicts+1)
+	for _, c := range found[:min(len(found), mostConflicts)] {
+		named = append(named, fmt.Sprintf("%s, by Kustomization %s", c.Object, c.Other))
+	}
+	if more := len(found) - len(named); more > 0 {
+		named = append(named, fmt.Sprintf("and %d more", more))
+	}
+	text := "another Kustomization declares the same, and both apply it in turn; take each object out of one of them in Git: " + strings.Join(named, "; ")
+	status.SetCondition(obj, v1alpha1.OwnershipConflictCondition, metav1.ConditionTrue, v1alpha1.ReasonOwnershipConflict, "%s", text)
+	if isNew {
+		// It says nothing of the revision, whose commit status an Alert would set.
+		r.eventOf(run, v1alpha1.ReasonOwnershipConflict, eventv1.EventTypeTrace, nil, "%s", text)
+	}
+}
+
 // tell emits events about what was changed. Ready may still say what came of the revision
 // before, which would be said of this one.
 func (r *Reconciler) tell(run *run, sync apply.Result) {

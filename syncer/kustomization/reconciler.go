@@ -223,6 +223,7 @@ func (r *Reconciler) measure(name types.NamespacedName, obj *kustomizev1.Kustomi
 // suspended.
 func (r *Reconciler) suspended(run *run) {
 	obj := run.Obj
+	status.RemoveCondition(obj, v1alpha1.OwnershipConflictCondition)
 	ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
 	switch {
 	case ready == nil:

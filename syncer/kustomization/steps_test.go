@@ -31,8 +31,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -1322,6 +1325,56 @@ func TestCancelStep(t *testing.T) {
 				t.Errorf("%s: told %q", tc.reason, told)
 			}
 		})
+	}
+}
+
+// TestOwnershipConflict: that another Kustomization applies an object in turn with this one is told
+// while that is so, whether anything has to be applied or not. Ready is not about that.
+func TestOwnershipConflict(t *testing.T) {
+	s := take(t, shop(nil))
+	gk, watched := schema.GroupKind{Kind: "ConfigMap"}, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	metadata := metadatafake.NewSimpleMetadataClient(scheme)
+	// The fake has no bookmarks, by which a watch tells that it has shown all there was.
+	metadata.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		return a.(clienttesting.WatchActionImpl).ListOptions.SendInitialEvents != nil, nil, apierrors.NewBadRequest("no bookmarks")
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	s.run.memo = memo.New(observed.NewReader(metadata), kustomizev1.GroupVersion.Group, func() time.Time { return s.now })
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.run.memo.Start(ctx) }()
+	defer func() { cancel(); <-done }()
+	if !s.run.memo.Watch(ctx, gk, watched, watched) {
+		t.Fatal("ConfigMaps are not watched")
+	}
+	object := memo.Object{Kind: gk, Name: types.NamespacedName{Namespace: "apps", Name: "a"}}
+	other := types.NamespacedName{Namespace: "apps", Name: "team"}
+	for i, by := range []types.NamespacedName{s.name(), other, s.name(), other} {
+		if c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.OwnershipConflictCondition); c != nil {
+			t.Fatalf("told after %d turns: %+v", i, c)
+		}
+		got := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: "1", Labels: map[string]string{s.run.memo.Label(): by.Name}}}
+		s.run.memo.Remember(object, by, digest.Short{1}, &unstructured.Unstructured{}, got)
+		s.now = s.now.Add(time.Minute)
+		if end := s.Reconciler.apply(t.Context(), s.run); end != nil {
+			t.Fatalf("the step ended as %+v", end)
+		}
+	}
+	c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.OwnershipConflictCondition)
+	if c == nil || c.Reason != v1alpha1.ReasonOwnershipConflict || !strings.HasSuffix(c.Message, ": ConfigMap/apps/a, by Kustomization apps/team") || s.says() != "" {
+		t.Errorf("it says %+v, Ready %q", c, s.says())
+	}
+	s.Reconciler.apply(t.Context(), s.run) // it is told once
+	if len(s.events.Events) != 1 || !strings.HasPrefix(<-s.events.Events, "Trace OwnershipConflict ") {
+		t.Error("want one event that no Alert takes for the state of a commit")
+	}
+	s.run.memo.Retain(other, nil)
+	s.Reconciler.apply(t.Context(), s.run)
+	if c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.OwnershipConflictCondition); c != nil {
+		t.Errorf("the other one let go, and it says %+v", c)
 	}
 }
 

@@ -11,7 +11,8 @@
 // The package has two subjects and a lock for each:
 //
 //   - records (records.go) holds what was verified of each object and what the
-//     watch shows of it. Its lock guards records, owners and the state of each
+//     watch shows of it, and which owners take objects from each other
+//     (conflicts.go). Its lock guards records, owners and the state of each
 //     kind that says whether the watch is to be believed;
 //   - watches (watches.go) holds which kinds are watched. Its lock guards the
 //     set of running watches, and may be held while that of records is taken,

@@ -507,6 +507,63 @@ func TestMemoDisplaced(t *testing.T) {
 	}
 }
 
+// TestMemoConflicts: that two owners take an object from each other is known when it was taken
+// from one for the second time, and until one of them drops it, or nothing happens for long.
+func TestMemoConflicts(t *testing.T) {
+	other, third := types.NamespacedName{Namespace: "flux-system", Name: "other"}, types.NamespacedName{Namespace: "flux-system", Name: "third"}
+	for name, tc := range map[string]struct {
+		reason string
+		by     []types.NamespacedName
+		pause  time.Duration
+		end    func(*Memo)
+		want   string
+	}{
+		"Once":     {"it moved from one to the other", []types.NamespacedName{memoOwner, other}, time.Minute, nil, ""},
+		"Returned": {"it moved back", []types.NamespacedName{memoOwner, other, memoOwner}, time.Minute, nil, ""},
+		"Twice":    {"both declare it", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Hour, nil, "Deployment/x/a other"},
+		"Won":      {"the next turn changes nothing", []types.NamespacedName{memoOwner, other, memoOwner, other, memoOwner}, time.Hour, nil, "Deployment/x/a other"},
+		"Seldom":   {"these are not turns any more", []types.NamespacedName{memoOwner, other, memoOwner, other}, 7 * time.Hour, nil, ""},
+		"Again":    {"its owner verifies it", []types.NamespacedName{memoOwner, memoOwner, other, other}, time.Minute, nil, ""},
+		"Third":    {"each took it once", []types.NamespacedName{memoOwner, other, memoOwner, third}, time.Minute, nil, ""},
+		"LetGo":    {"the other one does not declare it any more", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Minute, func(m *Memo) { m.Retain(other, nil) }, ""},
+		"Gone":     {"the other one is gone", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Minute, func(m *Memo) { m.Forget(other) }, ""},
+		"Dropped":  {"this one does not declare it any more", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Minute, func(m *Memo) { m.Retain(memoOwner, nil) }, ""},
+		"Declared": {"both still do", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Minute, func(m *Memo) { m.Retain(other, []inventory.Entry{entryOf(memoObject)}) }, "Deployment/x/a other"},
+		"Left": {"the other one leaves it as it is: it is there, and that is enough", []types.NamespacedName{memoOwner}, time.Minute, func(m *Memo) {
+			for range 3 {
+				m.Skip(memoObject, other, digest.Short{1}, true)
+				m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "30", 3, nil))
+			}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, watch, _ := newMemo()
+			now := time.Unix(1000, 0)
+			m.records.now = func() time.Time { return now }
+			for i, by := range tc.by {
+				m.Remember(memoObject, by, digest.Short{1}, declared(), metadataOf("u", fmt.Sprint(10+i), 3, nil))
+				now = now.Add(tc.pause)
+			}
+			if err := watch.Add(metadataOf("u", "20", 3, nil)); err != nil {
+				t.Fatal(err)
+			}
+			if tc.end != nil {
+				tc.end(m)
+			}
+			got := ""
+			for _, c := range m.Conflicts(memoOwner) {
+				got += fmt.Sprint(c.Object, " ", c.Other.Name)
+			}
+			if got != tc.want {
+				t.Errorf("%s: conflicts %q, want %q", tc.reason, got, tc.want)
+			}
+			if tc.end != nil && tc.want == "" && len(m.records.taken[memoOwner])+len(m.records.taken[other]) > 0 {
+				t.Errorf("%s: %v stays in memory", tc.reason, m.records.taken)
+			}
+		})
+	}
+}
+
 // TestMemoAbandonedByAnother: an apply without an answer, of an object that another owner
 // has applied, may have taken it over: that owner is told, once. One whose own apply failed
 // tries again by itself.

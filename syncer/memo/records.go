@@ -27,10 +27,12 @@ type records struct {
 	now     func() time.Time
 	onTouch func(owner types.NamespacedName, object inventory.Entry, dirty bool)
 
-	mu sync.Mutex // guards kinds and owners, and everything in them
+	mu sync.Mutex // guards kinds, owners and taken, and everything in them
 	// kinds are those that are watched.
 	kinds  map[schema.GroupKind]*kind
 	owners map[types.NamespacedName]*owner
+	// taken are objects that other owners took from each.
+	taken map[types.NamespacedName]map[Object]taken
 }
 
 // kind is a kind that is watched. All fields but group are guarded by the lock of
@@ -100,6 +102,7 @@ type touch struct {
 func (r *records) init(reader *observed.Reader, now func() time.Time) {
 	r.reader, r.now = reader, now
 	r.kinds, r.owners = map[schema.GroupKind]*kind{}, map[types.NamespacedName]*owner{}
+	r.taken = map[types.NamespacedName]map[Object]taken{}
 }
 
 // tell tells the listener of touches. The lock is not held.
@@ -317,8 +320,13 @@ func (r *records) remember(o Object, by types.NamespacedName, desired digest.Sho
 		v.written = writtenOf(got)
 	}
 	if touched, dirty := r.rememberLocking(o, v, r.reader.Of(got)); touched {
-		r.tell(touch{by, inventory.Entry{Namespace: o.Name.Namespace, Name: o.Name.Name, Group: o.Kind.Group, Kind: o.Kind.Kind}, dirty})
+		r.tell(touch{by, entryOf(o), dirty})
 	}
+}
+
+// entryOf is an object without a version.
+func entryOf(o Object) inventory.Entry {
+	return inventory.Entry{Namespace: o.Name.Namespace, Name: o.Name.Name, Group: o.Kind.Group, Kind: o.Kind.Kind}
 }
 
 // rememberLocking reports whether the object was touched already, and whether it is not as
@@ -334,6 +342,10 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 	if known == nil {
 		known = &record{}
 		k.objects[o.Name] = known
+	}
+	// Who leaves an object as it is takes it from nobody.
+	if was := known.verified; was != nil && was.owner != v.owner && !was.skipped {
+		r.take(o, was.owner, v.owner)
 	}
 	v.displaces(known.verified)
 	r.disown(o, known)
@@ -445,6 +457,7 @@ func (r *records) forget(by types.NamespacedName) { r.dropOf(by, func(Object) bo
 func (r *records) dropOf(by types.NamespacedName, drops func(Object) bool) {
 	r.mu.Lock()
 	var told []touch
+	r.settle(by, drops)
 	if known := r.owners[by]; known != nil {
 		for _, o := range slices.Collect(maps.Keys(known.objects)) {
 			if !drops(o) {
