@@ -217,6 +217,7 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 	if entry.Digest != "" || entry.Revision != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: entry.Revision, Image: cmp.Or(entry.AgentImage, m.image)}
 	}
+	c.New = c.Known && c.Has == nil
 	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 
@@ -226,6 +227,7 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 	if said == nil {
 		// A child without a report is new if nothing of its layers is in place.
 		c.Known = len(child.Status.Layers) > 0 && !slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Digest != "" })
+		c.New = c.Known
 		return
 	}
 	// One of which nothing is told may have something, and gets its first revision in its wave: to

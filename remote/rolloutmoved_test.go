@@ -96,8 +96,41 @@ func TestSourceInChild(t *testing.T) {
 		if c.Has != nil {
 			got = c.Has.Revision
 		}
-		if got != tc.has || c.Ready != tc.ready || !c.Known {
-			t.Errorf("%s: %s: it has %q, ready %t, known %t, want %q, %t", name, tc.reason, got, c.Ready, c.Known, tc.has, tc.ready)
+		if got != tc.has || c.Ready != tc.ready || !c.Known || c.New {
+			t.Errorf("%s: %s: it has %q, ready %t, known %t, new %t, want %q, %t", name, tc.reason, got, c.Ready, c.Known, c.New, tc.has, tc.ready)
+		}
+	}
+}
+
+// TestNewToRollout: a child is new to a Rollout if nothing that could bring what it moves was ever in place.
+func TestNewToRollout(t *testing.T) {
+	base := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Name: "base"}}
+	app := &v1alpha1.RolloutPinnedSource{Kind: "GitRepository", Namespace: "apps", Name: "app"}
+	waits := v1alpha1.ChildLayer{Name: "base", Reason: v1alpha1.ReasonRolloutPending}
+	inPlace := v1alpha1.ChildLayer{Name: "base", Reason: v1alpha1.ReasonRolloutPending, Digest: "sha256:1"}
+	for name, tc := range map[string]struct {
+		reason string
+		moved  moved
+		layers []v1alpha1.ChildLayer
+		said   *v1alpha1.Report
+		want   bool
+	}{
+		"Layer":         {"", moved{layer: base}, []v1alpha1.ChildLayer{waits}, nil, true},
+		"LayerInPlace":  {"", moved{layer: base}, []v1alpha1.ChildLayer{inPlace}, nil, false},
+		"LayerUnasked":  {"nobody asked the child yet", moved{layer: base}, []v1alpha1.ChildLayer{{Name: "base"}}, nil, false},
+		"Source":        {"", moved{}, []v1alpha1.ChildLayer{waits}, nil, true},
+		"SourceInPlace": {"a layer is in place, which may have brought it", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, nil, false},
+		"SourceUntold":  {"who reports may have it without a word of it", moved{}, []v1alpha1.ChildLayer{waits}, &v1alpha1.Report{Ready: true}, false},
+	} {
+		o := &v1alpha1.Rollout{}
+		if tc.moved.layer == nil {
+			o.Spec.Moves.Source = app
+		}
+		tc.moved.spec = &o.Spec
+		child := &v1alpha1.Child{}
+		child.Status.Layers, child.Status.Report = tc.layers, tc.said
+		if c := tc.moved.cluster(o, child, nil); c.New != tc.want {
+			t.Errorf("%s: %s: new %t, want %t", name, tc.reason, c.New, tc.want)
 		}
 	}
 }

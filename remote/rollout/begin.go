@@ -143,7 +143,8 @@ func (d *decision) starters(members []*member) []*member {
 
 // start gives a revision to a cluster.
 func (d *decision) start(m *member, to goal) {
-	accountable := m.Healthy || m.blamed(to.RolloutRevision)
+	// A new cluster that begins in a roll was not seen to be well without it.
+	accountable := m.Healthy && (m.pin != nil || m.Rolling == "") || m.blamed(to.RolloutRevision)
 	m.set(v1alpha1.ChildRollout{
 		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below,
 	})

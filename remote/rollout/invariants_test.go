@@ -252,9 +252,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if c.elsewhere {
 			return fmt.Errorf("%s began and is managed elsewhere", c.name)
 		}
-		// Who has nothing, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
+		// Who is new, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
 		back := c.pin != nil && run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && c.pin.Revision == run.Revision
-		has := c.pin == nil && (c.runs == "" || c.runs == p.Revision || !c.well()) ||
+		has := c.pin == nil && (c.facts().New || c.runs != "" && (c.runs == p.Revision || !c.well())) ||
 			c.pin != nil && (c.pin.Result == v1alpha1.ResultUnproven || c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision || f.overdue(c, run))
 		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
@@ -321,7 +321,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			}
 			has := p != nil && p.Revision == run.Revision
 			excused := c.skip == run.Revision || c.elsewhere || c.refused[run.Revision] != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
-				c.rolling && p != nil && p.Result == v1alpha1.ResultDeferred
+				c.rolling && (p == nil && c.untold || p != nil && p.Result == v1alpha1.ResultDeferred)
 			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) || !has && !excused {
 				return fmt.Errorf("wave %d of run %d at %s (%s) was passed, and %s is not done: %+v, %+v", w, run.Number, run.Revision, run.Phase, c.name, p, *c)
 			}

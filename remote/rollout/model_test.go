@@ -50,8 +50,10 @@ type cluster struct {
 	name, wave string
 	pin        *v1alpha1.ChildRollout
 	// runs is what it runs. It takes up its pin when it can be reached.
-	runs    string
-	known   bool
+	runs  string
+	known bool
+	// untold: it does not tell what it has, or that it has nothing.
+	untold  bool
 	lost    time.Time
 	sick    bool
 	rolling bool
@@ -71,7 +73,7 @@ func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != ""
 
 func (c *cluster) facts() rollout.Cluster {
 	f := rollout.Cluster{Name: c.name, UID: types.UID("uid-" + c.name), Labels: map[string]string{"wave": c.wave}, Pin: c.pin.DeepCopy(), Known: c.known,
-		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere}
+		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere, New: c.known && c.runs == "" && !c.untold}
 	if c.runs != "" {
 		f.Has = &v1alpha1.RolloutRevision{Revision: c.runs}
 	}
@@ -160,6 +162,8 @@ func (f *fleet) join() {
 	if f.chance(60) {
 		c.runs = f.revision()
 		f.named[c.runs] = true
+	} else {
+		c.untold = f.chance(50)
 	}
 	f.clusters = append(f.clusters, c)
 }

@@ -84,7 +84,7 @@ func TestStuckRoll(t *testing.T) {
 // come up, as they may need it for that: nodes are not ready without what makes their network.
 func TestNewRoll(t *testing.T) {
 	joins := func(s *story, why string) *rollout.Cluster {
-		s.facts.Clusters = append(s.facts.Clusters, rollout.Cluster{Name: "rest2", UID: "rest2", Labels: map[string]string{"wave": "rest"}, Known: true, Rolling: why})
+		s.facts.Clusters = append(s.facts.Clusters, rollout.Cluster{Name: "rest2", UID: "rest2", Labels: map[string]string{"wave": "rest"}, Known: true, New: true, Rolling: why})
 		return s.cluster("rest2")
 	}
 	tellAll(t, []tale{
@@ -103,6 +103,32 @@ func TestNewRoll(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutCompleted)
 			s.result("rest2", v1alpha1.ResultUnproven)
+		}},
+		{name: "is ready without it", reason: "whether it was well nobody can tell while it rolls, so the revision is not to blame", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			joins(s, v1alpha1.ReasonRollingOut).Healthy = true
+			s.commit(second)
+			s.decide()
+			s.at(second, "rest1", "rest2")
+			s.takes(true, "rest1")
+			s.takes(false, "rest2")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.result("rest2", v1alpha1.ResultUnproven)
+		}},
+		{name: "does not tell what it has", reason: "it may have something, and is upgraded: it gets the revision afterwards, and the run passes without it", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			c := joins(s, v1alpha1.ReasonRollingOut)
+			c.New, c.Healthy = false, true
+			s.commit(second)
+			s.decide()
+			s.at(second, "rest1")
+			s.takes(true, "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.at(second, "rest1")
+			c.Rolling = ""
+			s.decide()
+			s.at(second, "rest1", "rest2")
 		}},
 		{name: "at what does not work", reason: "it was never ready, and the next commit may be what ends the roll", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
 			joins(s, v1alpha1.ReasonRollingOut)

@@ -128,9 +128,8 @@ func (m *member) refused(r v1alpha1.RolloutRevision) bool {
 
 // rolls reports whether a cluster changes by itself, so that no revision is given to it. One that
 // failed at what it has, was never known to be ready at it, or has what is taken back, may roll for
-// that alone, and never end: it gets what ends it. So does one that has nothing: its nodes may wait
-// for what the revision brings, such as their network. To try again what it has changes nothing
-// there. One that a person paused, or that is being deleted, is left alone in any case.
+// that alone, and never end: it gets what ends it. So does one that is new: its nodes may wait for
+// what the revision brings, such as their network. To try again what it has changes nothing there. One that a person paused, or that is being deleted, is left alone in any case.
 func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	switch {
 	case m.Rolling == "", m.has(to):
@@ -140,7 +139,7 @@ func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	}
 	run := d.status.Run
 	back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision)
-	return !back && m.pin != nil && !m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven)
+	return !back && !(m.pin == nil && m.New) && !m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven)
 }
 
 // open reports whether a wave waits for a cluster to be given a revision, or to become
@@ -152,7 +151,7 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 	case d.skipped(m, r), m.refused(r), d.lost(m):
 		return false
 	case m.pin == nil && (!m.Known || d.rolls(m, r)):
-		return false // nothing is known of it yet, or it is paused and has nothing; it comes when that changes
+		return false // nothing is known of it yet, or it is left alone with nothing on record; it comes when that changes
 	case d.rolls(m, r):
 		return !m.is(v1alpha1.ResultDeferred) || m.pin.Reason != v1alpha1.ReasonRollingOut || d.until(m.pin.Since.Time, d.terms().Deadline.Duration) > 0
 	}
