@@ -255,7 +255,7 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		// Who is new, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
 		back := c.pin != nil && run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && c.pin.Revision == run.Revision
 		has := c.pin == nil && (c.facts().New || c.runs != "" && (c.runs == p.Revision || !c.well())) ||
-			c.pin != nil && (c.pin.Result == v1alpha1.ResultUnproven || c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision || f.overdue(c, run))
+			c.pin != nil && (c.pin.Result == v1alpha1.ResultUnproven || c.pin.Blameless && c.pin.Result != v1alpha1.ResultSucceeded && c.pin.Reason != v1alpha1.ReasonRollingOut || c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision || f.overdue(c, run))
 		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
 		}

@@ -141,6 +141,33 @@ func TestNewRoll(t *testing.T) {
 			s.decide()
 			s.at(second, "rest1", "rest2")
 		}},
+		{name: "is out of reach at the deadline", reason: "it was never ready at what it has, whatever became of the result", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			c := joins(s, v1alpha1.ReasonRollingOut)
+			s.decide()
+			s.takes(false, "rest2")
+			c.Unreachable = s.now
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("rest2", v1alpha1.ResultUnreachable)
+			c.Unreachable = time.Time{}
+			s.commit(second)
+			s.decide()
+			s.decide()
+			s.at(second, "rest1", "rest2")
+		}},
+		{name: "is elsewhere meanwhile", reason: "what it had when it went was never ready", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			c := joins(s, v1alpha1.ReasonRollingOut)
+			s.decide()
+			s.takes(false, "rest2")
+			c.Elsewhere = true
+			s.decide()
+			s.result("rest2", v1alpha1.ResultDeferred)
+			c.Elsewhere = false
+			s.commit(second)
+			s.decide()
+			s.decide()
+			s.at(second, "rest1", "rest2")
+		}},
 		{name: "paused", reason: "a person has it in hand: it is not waited for, and gets the revision when it goes on", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
 			c := joins(s, v1alpha1.ReasonPaused)
 			s.commit(second)
