@@ -50,12 +50,13 @@ func TestSeriesBudget(t *testing.T) {
 		objects = append(objects, o)
 	}
 	now := metav1.NewTime(time.Unix(1000, 0))
+	valid := metav1.NewTime(time.Now().Add(365 * 24 * time.Hour))
 	for i := range 1000 {
 		named := metav1.ObjectMeta{Namespace: "fleet", Name: fmt.Sprint("c", i)}
 		reconciled("HelmRelease", &helmv2.HelmRelease{ObjectMeta: named}, true)
 		reconciled("HelmChart", &sourcev1.HelmChart{ObjectMeta: named}, false)
 		objects = append(objects, &v1alpha1.Child{ObjectMeta: named, Status: v1alpha1.ChildStatus{
-			HeardAt: &now, Credentials: []v1alpha1.ChildCredential{{Name: "a", ExpiresAt: &now}, {Name: "b", ExpiresAt: &now}},
+			HeardAt: &now, Credentials: []v1alpha1.ChildCredential{{Name: "a", ExpiresAt: &valid, RenewAt: &valid}, {Name: "b", ExpiresAt: &valid, RenewAt: &valid}},
 			Report: &v1alpha1.Report{},
 		}})
 	}
