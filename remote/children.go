@@ -172,6 +172,9 @@ type notes struct {
 	// zero for others, and unrenewed: the last look failed by a call.
 	renewAt   time.Time
 	unrenewed bool
+	// refused is the resourceVersion of the Secret whose kubeconfig the last look found to be refused by
+	// the child, though it is good for longer than the child's own; empty if it was not.
+	refused string
 	// slow: the last push took long.
 	slow bool
 	// earlier are the records that an earlier version left in the child, nil before they

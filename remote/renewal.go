@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -82,7 +83,9 @@ func (r *run) renew(ctx context.Context, session *link.Session, cluster capibrid
 	pause := renewalRetry
 	switch {
 	case err == nil:
-		pause = renewalPause(r.lapses(here), r.Now())
+		if r.notes.refused == "" {
+			pause = renewalPause(r.lapses(here), r.Now())
+		}
 		r.notes.unrenewed = false
 		r.tellElsewhere(nil)
 	case reason.Of(err) == v1alpha1.ReasonKubeconfigNotRenewed:
@@ -119,6 +122,8 @@ func (r *run) lapses(kubeconfig []byte) time.Time {
 // kubeconfig that is here then. An error with the reason KubeconfigNotRenewed is one that a person has to
 // look at.
 func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconfigRef, cluster capibridge.Cluster) ([]byte, error) {
+	refused := r.notes.refused
+	r.notes.refused = ""
 	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}
 	here := &corev1.Secret{}
 	if err := r.Cluster.Get(ctx, name, here); err != nil {
@@ -138,7 +143,10 @@ func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconf
 	if data == nil {
 		return here.Data[ref.key], nil
 	}
-	switch better, err := r.isBetter(ctx, session, here.Data[ref.key], data); {
+	switch better, err := r.isBetter(ctx, session, here.Data[ref.key], data, refused == here.ResourceVersion); {
+	case errors.Is(err, errRefusedOnce):
+		r.notes.refused = here.ResourceVersion
+		return here.Data[ref.key], nil
 	case err != nil:
 		return nil, err
 	case !better:
@@ -156,10 +164,15 @@ func (r *run) renewFrom(ctx context.Context, session *link.Session, ref kubeconf
 	return data, nil
 }
 
+// errRefusedOnce: the child refused the better credentials that are here, for the first time.
+var errRefusedOnce = errors.New("the credentials were refused once")
+
 // isBetter reports whether a kubeconfig with the credentials that the child has is to take the place of the
 // one that is here. A person may have put one here that is good for longer; it stays while the child takes
-// it. One that the child does not take would leave no way to it.
-func (r *run) isBetter(ctx context.Context, session *link.Session, here, there []byte) (bool, error) {
+// it, and until two looks in a row found that it does not, the one before if refused: an API server whose
+// authenticator fails for a moment refuses what is good. One that the child does not take would leave no way
+// to it.
+func (r *run) isBetter(ctx context.Context, session *link.Session, here, there []byte, refused bool) (bool, error) {
 	ours, err := r.Allowed.Kubeconfig(here)
 	if err != nil {
 		return false, err
@@ -169,8 +182,11 @@ func (r *run) isBetter(ctx context.Context, session *link.Session, here, there [
 		return false, err
 	}
 	if capibridge.CredentialOf(ours).Outlives(capibridge.CredentialOf(theirs)) {
-		if accepted, err := session.Accepts(ctx, ours); err != nil || accepted {
+		switch accepted, err := session.Accepts(ctx, ours); {
+		case err != nil, accepted:
 			return false, err
+		case !refused:
+			return false, errRefusedOnce
 		}
 	}
 	accepted, err := session.Accepts(ctx, theirs)

@@ -367,10 +367,27 @@ func TestKubeconfigOutlives(t *testing.T) {
 	a.there.change(func() { a.there.admin, a.there.secret = year, a.kubeconfig(t, a.server.URL, first) })
 	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
 	a.follows(t, year)
-	a.there.change(func() { a.there.admin, a.there.secret = second, a.kubeconfig(t, a.server.URL, second) })
-	a.after(renewalMost)
-	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
-	a.follows(t, second)
+	// An authenticator that fails for a moment refuses what is good.
+	refused := func() {
+		a.there.change(func() {
+			a.there.admin, a.there.next, a.there.secret = second, "", a.kubeconfig(t, a.server.URL, second)
+		})
+	}
+	for _, look := range []struct {
+		change func()
+		pause  time.Duration
+		want   string
+	}{
+		{refused, renewalMost, year},
+		{func() { a.there.change(func() { a.there.admin, a.there.next = year, second }) }, 2 * renewalRetry, year},
+		{refused, renewalMost, year},
+		{func() {}, 2 * renewalRetry, second},
+	} {
+		look.change()
+		a.after(look.pause)
+		a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+		a.follows(t, look.want)
+	}
 }
 
 func tokenUntil(t *testing.T, end time.Time) string {
