@@ -126,7 +126,7 @@ func TestBaseRole(t *testing.T) {
 				t.Fatal(err)
 			}
 			tc.change(t, n, f, s)
-			s = n.Begin(n.q)
+			n.Begin(n.q)
 			base := slices.ContainsFunc(n.grants("second", second), func(u *unstructured.Unstructured) bool {
 				return u.GetKind() == "ClusterRole" && u.GetName() == access.BaseRole
 			})
