@@ -28,6 +28,7 @@ var doors = map[string]string{
 	"cmd/cascade/logs.go":            "the same; a log has no end, and is printed as it comes",
 	"remote/kubeconfig.go":           "read for remote/link, which guards it in calls",
 	"remote/credential.go":           "holds a credential, connects to nothing",
+	"remote/renewal.go":              "compares credentials; remote/link guards what connects in calls",
 	"remote/link/reach.go":           "guarded in calls",
 	"syncer/target/target.go":        "guarded in connect",
 	"syncer/apply/cluster.go":        "of a client that is bounded",
