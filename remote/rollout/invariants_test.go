@@ -281,7 +281,7 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 				return fmt.Errorf("%s of wave %d began %s, which nobody approved", c.name, w, p.Revision)
 			}
 			// What it has already cannot be refused any more, and may be tried again.
-			had := c.pin != nil && c.pin.Revision == run.Revision
+			had := c.pin != nil && c.pin.Revision == run.Revision || c.pin == nil && c.runs == run.Revision
 			if c.skip == run.Revision || c.refused[run.Revision] != "" && !had {
 				return fmt.Errorf("%s began %s, which it skips or is refused", c.name, p.Revision)
 			}
