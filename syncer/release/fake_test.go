@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,7 +43,9 @@ type fakeWorld struct {
 	// manifest of what is installed next.
 	manifest string
 	hooks    []*helmrelease.Hook
-	diff     jsondiff.DiffSet
+	// drops are what the next upgrade deletes, or spares.
+	drops []inventory.Entry
+	diff  jsondiff.DiffSet
 	// live is what is in the cluster, by the name of an entry.
 	live map[string]inventory.Live
 	// kept are the names of those with Helm's policy to keep them.
@@ -179,8 +182,13 @@ func (h *memoryHelm) install(context.Context) error {
 	return h.make(Install, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, h.run.req.Values)
 }
 
-func (h *memoryHelm) upgrade(context.Context) error {
-	return h.make(Upgrade, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, h.run.req.Values)
+func (h *memoryHelm) upgrade(ctx context.Context) error {
+	if err := h.make(Upgrade, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, h.run.req.Values); err != nil {
+		return err
+	}
+	h.keeps = h.run.guard.judgeAll(ctx, h.drops)
+	_, errs := h.run.guard.deleteAll(ctx, h.keeps, h.keeps.deletable, metav1.DeletePropagationBackground)
+	return errors.Join(errs...)
 }
 
 func (h *memoryHelm) rollback(to *v2.Snapshot) error {

@@ -175,7 +175,7 @@ type guard struct {
 	now     func() time.Time
 	// name and namespace of the release.
 	name, namespace string
-	// release are the objects of the release as it is now.
+	// release are all objects that the HelmRelease answers for, as of the last look at it.
 	release []inventory.Entry
 	// claimed tells of other owners; it may be nil. It is not asked about those of
 	// overdue, by id: others had the time to take them.

@@ -115,6 +115,7 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "Could not determine release state: %s", err)
 		return nil, fmt.Errorf("cannot determine release state: %w", err)
 	}
+	n.guard.release = entriesOf(n.obj.Status.Inventory) // which an action of the turn before may have changed
 	forced := n.obj.Status.LastHandledForceAt
 	next, why, err := n.decide(ctx, state)
 	if err != nil {

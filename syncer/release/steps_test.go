@@ -243,6 +243,40 @@ func TestCollect(t *testing.T) {
 	}
 }
 
+// TestUpgradeDropsCluster: keys that an upgrade drops together with their Cluster are looked at until
+// that is gone, and go then. The upgrade itself deleted the Cluster.
+func TestUpgradeDropsCluster(t *testing.T) {
+	obj, m := inSync(t)
+	obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+	reconcile := func(version string) Outcome {
+		t.Helper()
+		want := wanted
+		want.ChartVersion = version
+		out, err := m.newRun(obj, want).reconcile(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	cluster, keys := named("Cluster", "prod"), named("Secret", "keys")
+	m.manifest, m.drops, m.lingers = manifestOf(cluster, keys), []inventory.Entry{cluster, keys}, map[string]bool{"prod": true}
+	reconcile("1.0.0")
+	m.live["prod"] = owned(func(l *inventory.Live) { l.Confirmed = true })
+	m.live["keys"] = owned(func(l *inventory.Live) {
+		l.OfCluster, l.Credential, l.Confirmed = "prod", "AWSClusterStaticIdentity/prod", true
+	})
+	m.manifest = manifestOf(named("ConfigMap", "settings"))
+	for range 2 {
+		if out := reconcile("2.0.0"); out.After != overduePoll || !slices.Equal(m.deleted, []string{"prod"}) || !slices.Contains(entriesOf(obj.Status.Inventory), keys) {
+			t.Fatalf("reconcile() = %+v and deleted %v, want the keys to wait for the Cluster; the inventory has %v", out, m.deleted, entriesOf(obj.Status.Inventory))
+		}
+	}
+	m.live["prod"], m.live["keys"] = inventory.Live{State: inventory.Absent}, owned(func(l *inventory.Live) { l.Confirmed = true })
+	if out := reconcile("2.0.0"); out != (Outcome{}) || !slices.Equal(m.deleted, []string{"prod", "keys"}) {
+		t.Errorf("reconcile() = %+v and deleted %v, want the keys to follow", out, m.deleted)
+	}
+}
+
 // TestUninstallGuard: with one object that must stay nothing is touched.
 func TestUninstallGuard(t *testing.T) {
 	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
