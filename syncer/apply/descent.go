@@ -229,20 +229,51 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		credential = identity.String()
 	}
 	kinds := clusterapi.KindsByControllerSecret(e.Name)
+	var going map[types.NamespacedName]bool
+	if kinds != "" {
+		if going, err = a.goingClusters(ctx, e.Namespace, k); err != nil {
+			return "", "", err
+		}
+	}
 	for i := range k.users {
 		u := &k.users[i]
 		if u.GetNamespace() == e.Namespace && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) {
 			return clusterNameOf(u), inventory.Of(u).String(), nil
 		}
-		// The controllers may have other keys by now, such as a role of their account: a person knows.
-		if kinds != "" && strings.HasPrefix(u.GetKind(), kinds) && clusterapi.UsesControllerKeys(u, k.identities) {
-			credential = cmp.Or(credential, inventory.Of(u).String())
+		if kinds == "" || !strings.HasPrefix(u.GetKind(), kinds) || !clusterapi.UsesControllerKeys(u, k.identities) {
+			continue
+		}
+		// What goes is taken down with them. For Clusters that stay, the controllers may have other
+		// keys by now, such as a role of their account: a person knows.
+		credential = cmp.Or(credential, inventory.Of(u).String())
+		if u.GetDeletionTimestamp() != nil || going[types.NamespacedName{Namespace: u.GetNamespace(), Name: clusterapi.ClusterOf(u)}] {
+			return clusterNameOf(u), credential, nil
 		}
 	}
 	if kinds != "" {
 		credential = cmp.Or(credential, "controllers of "+kinds)
 	}
 	return "", credential, nil
+}
+
+// goingClusters are the Clusters that are being deleted, and those of which a person confirmed the
+// deletion: they go one by one. Those that may not be seen do not count, as with identities.
+func (a *Applier) goingClusters(ctx context.Context, namespace string, k *lookups) (map[types.NamespacedName]bool, error) {
+	clusters, err := a.clusters(ctx, "", k)
+	if apierrors.IsForbidden(err) {
+		clusters, err = a.clusters(ctx, namespace, k)
+	}
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	going := map[types.NamespacedName]bool{}
+	for i := range clusters {
+		c := &clusters[i]
+		if c.GetDeletionTimestamp() != nil || c.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed {
+			going[types.NamespacedName{Namespace: c.GetNamespace(), Name: c.GetName()}] = true
+		}
+	}
+	return going, nil
 }
 
 // identities reads what names an identity and what is one, once for a plan. With

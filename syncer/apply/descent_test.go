@@ -109,12 +109,18 @@ func TestAlong(t *testing.T) {
 }
 
 // TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
-// whatever writes them (read 229, 230).
+// whatever writes them (read 229, 230, 296).
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
 	const user = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
 	const credential = "apiVersion: cascade.dev/v1alpha1\nkind: Credential\nmetadata: {name: c}\nspec: "
+	const controllers = "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}"
+	const cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c}"
+	const awsCluster = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a, labels: {cluster.x-k8s.io/cluster-name: c}}"
+	confirmed := func(object string) string {
+		return strings.TrimSuffix(object, "}") + ", annotations: {cascade.dev/deletion: confirmed}}"
+	}
 	carrier := func(id, version string) string {
 		return "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: k}\nspec: {prune: true}\nstatus: {inventory: {entries: [{id: " + id + ", v: " + version + "}]}}"
 	}
@@ -132,7 +138,11 @@ func TestKeys(t *testing.T) {
 		"Operator":   {"AKS is made with it by Azure Service Operator", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, true, false},
 		"Namespace":  {"or with that of the namespace, where none is named", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{}")}, true, false},
 		"Another":    {"it names another one", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, false, false},
-		"Controller": {"the controllers of AWS may have it, or a role by now: a person knows", "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"}, false, true},
+		"Controller": {"the controllers of AWS may have it, or a role by now: a person knows", controllers, []string{awsCluster, cluster}, false, true},
+		"Confirmed":  {"that person says that they have a role", confirmed(controllers), []string{awsCluster, cluster}, false, false},
+		"Going":      {"a Cluster is deleted, or waits for its turn, and they take it down", confirmed(controllers), []string{awsCluster, confirmed(cluster)}, true, false},
+		"GoingPart":  {"nobody knows of which Cluster what is being taken down is", controllers, []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a, deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [x/y]}"}, true, false},
+		"GoingOther": {"one that has an identity is none of theirs", confirmed(controllers), []string{static, user, confirmed(cluster)}, false, false},
 		"Keeper":     {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{static, user}, true, false},
 		"OwnName":    {"whose Secret has its name", strings.ReplaceAll(credential, "c}", "keys}") + "{}", []string{static, user}, true, false},
 		"IdleKeeper": {"nobody uses the identity for now", credential + "{target: {name: keys}}", []string{static}, false, true},
@@ -140,7 +150,7 @@ func TestKeys(t *testing.T) {
 		"Carried":    {"the Credential goes with the Kustomization that declares it", carrier("x_c_cascade.dev_Credential", "v1alpha1"), []string{static, user, credential + "{target: {name: keys}}"}, false, true},
 		"CarriedToo": {"and so does the Secret itself", carrier("x_keys__Secret", "v1"), []string{static, user}, false, true},
 		"Carries":    {"a Kustomization of other keys", carrier("x_other__Secret", "v1"), []string{static, user}, false, false},
-		"NoCluster":  {"the controllers of AWS have it, and nothing to do", "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}", nil, false, true},
+		"NoCluster":  {"the controllers of AWS have it, and nothing to do", controllers, nil, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
