@@ -327,8 +327,11 @@ func events(n *run) string {
 // named is an entry of a kind, by a short name.
 func named(kind, name string) inventory.Entry {
 	e := inventory.Entry{Namespace: "apps", Name: name, Kind: kind, Version: "v1"}
-	if kind == "Cluster" {
+	switch kind {
+	case "Cluster":
 		e.Group, e.Version = clusterapi.Group, "v1beta2"
+	case "Widget":
+		e.Group = widgets
 	}
 	return e
 }

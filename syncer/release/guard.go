@@ -388,12 +388,14 @@ func (g *guard) delete(ctx context.Context, d Candidate, policy metav1.DeletionP
 }
 
 // deleteUnchanged deletes an object as it was when it was judged. One that has changed since,
-// and is still the same object, is judged again. What a person confirmed on the HelmRelease alone
-// is confirmed only now, as the API server asks for it: until an object's turn comes, that can
-// be taken back, and who has the object later is asked.
+// and is still the same object, is judged again. So is one whose kind is not served any more: it
+// may be gone with its definition, as Helm deletes that before. What a person confirmed on the
+// HelmRelease alone is confirmed only now, as the API server asks for it: until an object's turn
+// comes, that can be taken back, and who has the object later is asked.
 func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.DeletionPropagation) (Candidate, error) {
 	uid := d.Live.UID
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	// API servers take a moment to see that a kind is gone.
+	err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return apierrors.IsConflict(err) || notServed(err) }, func() error {
 		if Judge(d) != Deletable || d.Live.Deleting {
 			return nil
 		}
@@ -407,13 +409,23 @@ func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.
 		if err == nil {
 			err = g.cluster.DeleteAt(ctx, d.Entry, d.Live.UID, d.Live.Version, policy)
 		}
-		if apierrors.IsConflict(err) {
+		switch {
+		case apierrors.IsConflict(err):
 			d = g.look(ctx, d.Entry, d.Hook)
+		case notServed(err):
+			if now := g.look(ctx, d.Entry, d.Hook); Judge(now) == Gone {
+				d = now
+				return nil
+			}
 		}
 		return err
 	})
 	return d, err
 }
+
+// notServed reports whether a guarded cluster does not serve the kind of an object, in the version
+// that was known. Of an object that is not there it makes no error.
+func notServed(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
 
 // sift judges a list of Helm's, but for what the chart itself says is to be left behind.
 func (g *guard) sift(ctx context.Context, list kube.ResourceList) *verdicts {

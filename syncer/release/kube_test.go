@@ -26,7 +26,10 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
-// smallServer is an API server that has ConfigMaps and PersistentVolumeClaims, which are
+// widgets is the group of a kind that is defined by somebody.
+const widgets = "shop.io"
+
+// smallServer is an API server that has ConfigMaps, PersistentVolumeClaims and Widgets, which are
 // read, applied and deleted by the name of their path.
 type smallServer struct {
 	objects map[string]*unstructured.Unstructured
@@ -35,6 +38,10 @@ type smallServer struct {
 	// unread is the name of what is not read any more, unserved that of what is not deleted in
 	// this version any more.
 	unread, unserved string
+	// noWidgets: their kind is gone. API servers notice that late: groups is how often they list
+	// its group still.
+	noWidgets bool
+	groups    int
 	// deleted are those of which the delete was asked for, with its preconditions.
 	deleted  []string
 	policies []string
@@ -55,17 +62,48 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 	failure := func(code int, reason metav1.StatusReason) (int, any) {
 		return code, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: string(reason)}
 	}
+	unserved := func() (int, any) {
+		return http.StatusNotFound, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+			Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource",
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"}}}}
+	}
+	resources := func(version string, of ...metav1.APIResource) (int, any) {
+		for i := range of {
+			of[i].Verbs = metav1.Verbs{"get", "list", "patch", "delete"}
+		}
+		return http.StatusOK, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: version, APIResources: of}
+	}
 	switch r.URL.Path {
 	case "/api":
 		return http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
 	case "/apis":
-		return http.StatusOK, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}}
+		groups := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}}
+		for _, name := range []string{"apiregistration.k8s.io", widgets} {
+			if name == widgets && s.noWidgets {
+				if s.groups == 0 {
+					continue
+				}
+				s.groups--
+			}
+			version := metav1.GroupVersionForDiscovery{GroupVersion: name + "/v1", Version: "v1"}
+			groups.Groups = append(groups.Groups, metav1.APIGroup{Name: name, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
+		}
+		return http.StatusOK, groups
 	case "/api/v1":
-		verbs := metav1.Verbs{"get", "list", "patch", "delete"}
-		return http.StatusOK, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: "v1", APIResources: []metav1.APIResource{
-			{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true, Verbs: verbs},
-			{Name: "persistentvolumeclaims", SingularName: "persistentvolumeclaim", Kind: "PersistentVolumeClaim", Namespaced: true, Verbs: verbs},
-		}}
+		return resources("v1", metav1.APIResource{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true},
+			metav1.APIResource{Name: "persistentvolumeclaims", SingularName: "persistentvolumeclaim", Kind: "PersistentVolumeClaim", Namespaced: true})
+	case "/apis/apiregistration.k8s.io/v1":
+		return resources("apiregistration.k8s.io/v1", metav1.APIResource{Name: "apiservices", SingularName: "apiservice", Kind: "APIService"})
+	case "/apis/apiregistration.k8s.io/v1/apiservices":
+		return http.StatusOK, map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIServiceList", "items": []any{}}
+	case "/apis/apiextensions.k8s.io/v1/customresourcedefinitions":
+		return http.StatusOK, map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": []any{}}
+	}
+	if s.noWidgets && strings.HasPrefix(r.URL.Path, "/apis/"+widgets+"/") {
+		return unserved()
+	}
+	if r.URL.Path == "/apis/"+widgets+"/v1" {
+		return resources(widgets+"/v1", metav1.APIResource{Name: "widgets", SingularName: "widget", Kind: "Widget", Namespaced: true})
 	}
 	u := s.objects[name]
 	if u == nil {
@@ -75,9 +113,7 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 		return failure(http.StatusForbidden, metav1.StatusReasonForbidden)
 	}
 	if r.Method == http.MethodDelete && name == s.unserved {
-		return http.StatusNotFound, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
-			Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource",
-			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"}}}}
+		return unserved()
 	}
 	if r.Method == http.MethodPatch && r.Header.Get("Content-Type") == string(types.MergePatchType) {
 		patch := &unstructured.Unstructured{}
@@ -133,6 +169,8 @@ func TestDeletesAsJudged(t *testing.T) {
 		at        string
 		meanwhile func(*smallServer)
 		absent    bool
+		// widget: b is one, not a ConfigMap.
+		widget bool
 		// release: the deletion of the HelmRelease is confirmed, and no object's.
 		release bool
 		// deletes is how many this process has the right for, if not all.
@@ -165,6 +203,12 @@ func TestDeletesAsJudged(t *testing.T) {
 			want: "a uid-a 1, data uid-data 1", fails: "cannot delete ConfigMap/apps/b"},
 		"UnservedUp": {reason: "nor in an upgrade", upgrade: true, at: "GET b", meanwhile: func(s *smallServer) { s.unserved = "b" },
 			want: "a uid-a 1, data uid-data 1", result: "a data", fails: "cannot delete ConfigMap/apps/b"},
+		"KindGone": {reason: "its definition went before, as in the order of Helm, and took it along", widget: true, at: "DELETE a", meanwhile: func(s *smallServer) { s.noWidgets = true },
+			want: "a uid-a 1, data uid-data 1", result: "a b data"},
+		"KindGoneLate": {reason: "which is not seen everywhere at once", widget: true, at: "DELETE a", meanwhile: func(s *smallServer) { s.noWidgets, s.groups = true, 2 },
+			want: "a uid-a 1, data uid-data 1", result: "a b data"},
+		"KindGoneUp": {reason: "and in an upgrade", upgrade: true, widget: true, at: "DELETE a", meanwhile: func(s *smallServer) { s.noWidgets = true },
+			want: "a uid-a 1, data uid-data 1", result: "a data"},
 		"Gone": {reason: "what was not there is not the release's when somebody creates it", absent: true, at: "GET b",
 			meanwhile: func(s *smallServer) { s.objects["b"] = s.objects["a"].DeepCopy() }, want: "a uid-a 1, data uid-data 1", result: "a b data"},
 	} {
@@ -173,6 +217,9 @@ func TestDeletesAsJudged(t *testing.T) {
 			manifest := ""
 			for _, e := range []string{"ConfigMap/target", "ConfigMap/a", "ConfigMap/b", "PersistentVolumeClaim/data"} {
 				kind, name, _ := strings.Cut(e, "/")
+				if name == "b" && tc.widget {
+					kind = "Widget"
+				}
 				u := named(kind, name).Object()
 				u.SetLabels(map[string]string{ownerName: "web", ownerNamespace: "apps"})
 				if !tc.release {
