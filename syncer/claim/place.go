@@ -31,9 +31,9 @@ const (
 	elsewhere relation = iota
 	here
 	// perhaps: the kubeconfig is of another namespace than the one that asks, and its server says
-	// that it is the cluster that we run in. Anybody can run one that does. Or there was no time
-	// yet to ask. Of two kubeconfigs that lead to a cluster below neither is a proof, and what an
-	// owner has there is not deleted by another one.
+	// that it is the cluster that is asked about. Anybody can run one that does, and would keep
+	// objects of others there for good. What an owner has applied there proves it by its labels.
+	// Or there was no time yet to ask.
 	perhaps
 	// unclear: it applies to a cluster that did not tell which one it is, or the one
 	// that is asked about did not. Unknown is not elsewhere.
@@ -75,9 +75,9 @@ type places struct {
 // applies tells whether a place of an owner is the cluster that is asked about. Nobody is
 // asked as long as the references tell.
 func (s *survey) applies(ctx context.Context, o client.Object, place target.Ref) relation {
-	is := here
-	if !place.Local() && o.GetNamespace() != s.self.GetNamespace() && s.atHome(ctx, s.self.GetNamespace(), s.at) {
-		is = perhaps
+	is := perhaps
+	if place.Local() || o.GetNamespace() == s.self.GetNamespace() {
+		is = here
 	}
 	if place.SameCluster(o.GetNamespace(), s.at, s.self.GetNamespace()) {
 		return is

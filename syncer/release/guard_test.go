@@ -1,12 +1,14 @@
 package release
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
 func TestJudge(t *testing.T) {
@@ -176,6 +178,32 @@ func TestHandOverUnsure(t *testing.T) {
 	}
 	if record = g.handsOverStill(record, []inventory.Entry{data.Entry}, late.Add(4*time.Second)); record != nil {
 		t.Errorf("nothing is left: %v", record)
+	}
+}
+
+// TestClaimProven: what another owner may have in a cluster is its own once its labels are on it, and is
+// kept for a while before.
+func TestClaimProven(t *testing.T) {
+	by := func(name string) map[string]string {
+		return map[string]string{"kustomize.toolkit.fluxcd.io/name": name, "kustomize.toolkit.fluxcd.io/namespace": "others"}
+	}
+	claimed := apply.Claim{Owner: "Kustomization/others/new", Kind: apply.Declared, Unsure: true, Perhaps: []string{"Kustomization/others/new"}}
+	for name, tc := range map[string]struct {
+		reason string
+		labels map[string]string
+		want   Candidate
+	}{
+		"Labelled":   {"it applied the object", by("new"), Candidate{Taken: true}},
+		"Unlabelled": {"anybody can say so", nil, Candidate{NewOwner: "Kustomization/others/new", Unsure: true}},
+		"Another":    {"a third one applied it once", by("gone"), Candidate{NewOwner: "Kustomization/others/new", Unsure: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &guard{claimed: func(context.Context, inventory.Entry, inventory.Entry) (apply.Claim, error) { return claimed, nil }}
+			d := Candidate{Live: inventory.Live{State: inventory.Present}}
+			if g.claim(t.Context(), &d, tc.labels); d.Taken != tc.want.Taken || d.NewOwner != tc.want.NewOwner || d.Unsure != tc.want.Unsure {
+				t.Errorf("%s: %+v, want %+v", tc.reason, d, tc.want)
+			}
+		})
 	}
 }
 
