@@ -505,6 +505,17 @@ func TestSlowIndex(t *testing.T) {
 	})
 }
 
+// TestPatience: who gives up after the usual time waits for nobody who has longer.
+func TestPatience(t *testing.T) {
+	usual, long := Repository{URL: "https://h/x", Timeout: time.Minute}, Repository{URL: "https://h/x", Timeout: time.Hour}
+	if usual.key() != (Repository{URL: usual.URL}).key() {
+		t.Error("the usual timeout is another repository")
+	}
+	if usual.key() == long.key() {
+		t.Error("an index of a minute waits for one of an hour")
+	}
+}
+
 // TestFetchIndex: what is wrong with a repository has a reason, and leaves the last
 // index as it was.
 func TestFetchIndex(t *testing.T) {

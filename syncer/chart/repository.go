@@ -36,7 +36,7 @@ type Repository struct {
 	PassCredentials bool
 	// Registry reads the repository if its URL has the scheme oci.
 	Registry Registry
-	// Timeout bounds how long it may take to get one dependency from it; 0 does not.
+	// Timeout is spec.timeout. It bounds how long it may take to get one dependency from it; 0 does not.
 	Timeout time.Duration
 }
 
@@ -119,7 +119,8 @@ func (r Repository) certificates() (found [3][]byte) {
 }
 
 // key identifies what is shared: the same URL read with another credential is
-// another repository, because it may show something else.
+// another repository, because it may show something else. That with a longer timeout is one
+// because of patience.
 func (r Repository) key() string {
 	normal, _ := NormalizeURL(r.URL)
 	h := sha256.New()
@@ -130,8 +131,15 @@ func (r Repository) key() string {
 	if r.Registry != nil {
 		fmt.Fprintf(h, "%q\n", r.Registry.Identity())
 	}
+	if r.Timeout > patience {
+		fmt.Fprintf(h, "%s\n", r.Timeout)
+	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
+
+// patience is the timeout of repositories that name none. Who waits for longer waits alone: a server
+// that does not answer would make all that share an index, and give up earlier, wait for it.
+const patience = time.Minute
 
 // redirectsMost is how often a request may be sent on.
 const redirectsMost = 5

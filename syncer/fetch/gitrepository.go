@@ -168,7 +168,7 @@ func OriginOf(ctx context.Context, c client.Client, logins *source.Logins, obj *
 
 // origin gathers the credential that the repository is read with.
 func (r *GitRepositories) origin(ctx context.Context, key source.Key, obj *sourcev1.GitRepository) (source.Origin, error) {
-	origin := source.Origin{URL: obj.Spec.URL}
+	origin := source.Origin{URL: obj.Spec.URL, Timeout: timeoutOf(obj.Spec.Timeout)}
 	var err error
 	if origin.Proxy, err = r.proxy(ctx, obj.Namespace, obj.Spec.ProxySecretRef); err != nil {
 		return origin, err

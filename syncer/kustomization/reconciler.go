@@ -9,7 +9,6 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -231,8 +230,14 @@ func (r *Reconciler) suspended(run *run) {
 		// Who depends on it, or waits for it, must not take the suspension for
 		// work that is left.
 		obj.Status.ObservedGeneration = obj.Generation
+	case ready.Status == metav1.ConditionFalse:
+		// What it says of the last attempt stays true; that another one runs does not.
+		status.RemoveCondition(obj, meta.ReconcilingCondition)
 	case ready.Status == metav1.ConditionUnknown:
-		why := "it was suspended while revision " + obj.Status.LastAttemptedRevision + " was applied, or its health was waited for; resume it to go on"
+		why := "it was suspended before it was done; resume it to go on"
+		if ready.Message != "" {
+			why += " with: " + ready.Message // which may be deletions
+		}
 		run.known.stageOver()
 		run.known.cancel(healthInputs{}) // of whatever it waits for
 		status.RemoveCondition(obj, meta.ReconcilingCondition)
@@ -240,7 +245,9 @@ func (r *Reconciler) suspended(run *run) {
 		if apimeta.FindStatusCondition(obj.Status.Conditions, meta.HealthyCondition) != nil {
 			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, v1alpha1.ReasonSuspended, "%s", why)
 		}
-		r.eventOf(run, v1alpha1.ReasonSuspended, corev1.EventTypeNormal, map[string]string{
+		// It says nothing of the revision: the commit status that an Alert set stays, in Flux's
+		// notification-controller as well, which takes each reason that it does not know for a success.
+		r.eventOf(run, v1alpha1.ReasonSuspended, eventv1.EventTypeTrace, map[string]string{
 			annotation(eventv1.MetaRevisionKey): obj.Status.LastAttemptedRevision,
 		}, "%s", why)
 	}

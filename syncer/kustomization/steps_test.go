@@ -13,6 +13,7 @@ import (
 	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/kustomize"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
@@ -1382,7 +1383,7 @@ func TestOwnershipConflict(t *testing.T) {
 func TestSuspended(t *testing.T) {
 	waits := func(healthy bool) []metav1.Condition {
 		conditions := []metav1.Condition{
-			{Type: meta.ReadyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason},
+			{Type: meta.ReadyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason, Message: "Waiting for another Cluster to be gone"},
 			{Type: meta.ReconcilingCondition, Status: metav1.ConditionTrue, Reason: meta.ProgressingReason},
 		}
 		if healthy {
@@ -1397,8 +1398,10 @@ func TestSuspended(t *testing.T) {
 		events   int
 		observed int64
 	}{
-		"Ready":  {"it stays so, of the new spec", []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "x"}}, map[string]string{"Ready": "True/x"}, 0, 2},
-		"Failed": {"it stays so", []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: "x"}}, map[string]string{"Ready": "False/x"}, 0, 1},
+		"Ready": {"it stays so, of the new spec", []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "x"}}, map[string]string{"Ready": "True/x"}, 0, 2},
+		"Failed": {"it stays so, and is not tried again", []metav1.Condition{
+			{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: "x"}, {Type: meta.ReconcilingCondition, Status: metav1.ConditionTrue, Reason: meta.ProgressingWithRetryReason},
+		}, map[string]string{"Ready": "False/x"}, 0, 1},
 		"New":    {"nothing is known of it", nil, map[string]string{}, 0, 1},
 		"Health": {"nobody looks at its objects any more", waits(true), map[string]string{"Ready": "False/Suspended", "Healthy": "Unknown/Suspended"}, 1, 1},
 		"Stage":  {"its first objects are waited for no more", waits(false), map[string]string{"Ready": "False/Suspended"}, 1, 1},
@@ -1428,6 +1431,14 @@ func TestSuspended(t *testing.T) {
 			}
 			if len(s.events.Events) != tc.events || got.Status.ObservedGeneration != tc.observed {
 				t.Errorf("%s: %d events, observed generation %d", tc.reason, len(s.events.Events), got.Status.ObservedGeneration)
+			}
+			if ready := apimeta.FindStatusCondition(got.Status.Conditions, meta.ReadyCondition); tc.events > 0 && !strings.HasSuffix(ready.Message, "with: Waiting for another Cluster to be gone") {
+				t.Errorf("%s: Ready says %q, and not what is left to do", tc.reason, ready.Message)
+			}
+			for range len(s.events.Events) {
+				if told := <-s.events.Events; !strings.HasPrefix(told, eventv1.EventTypeTrace+" ") {
+					t.Errorf("%s: told %q, which sets the status of the commit", tc.reason, told)
+				}
 			}
 			if waits := !s.run.known.wait.since.IsZero(); tc.events > 0 && waits {
 				t.Errorf("%s: health is still waited for", tc.reason)

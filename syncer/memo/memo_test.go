@@ -525,6 +525,8 @@ func TestMemoConflicts(t *testing.T) {
 		"Seldom":   {"these are not turns any more", []types.NamespacedName{memoOwner, other, memoOwner, other}, 7 * time.Hour, nil, ""},
 		"Again":    {"its owner verifies it", []types.NamespacedName{memoOwner, memoOwner, other, other}, time.Minute, nil, ""},
 		"Third":    {"each took it once", []types.NamespacedName{memoOwner, other, memoOwner, third}, time.Minute, nil, ""},
+		"InTurn":   {"three declare it", []types.NamespacedName{memoOwner, other, memoOwner, third, memoOwner, other, memoOwner, third}, time.Minute, nil, "Deployment/x/a otherDeployment/x/a third"},
+		"Between":  {"a third took it once meanwhile", []types.NamespacedName{memoOwner, other, memoOwner, other, memoOwner, third}, time.Minute, nil, "Deployment/x/a other"},
 		"LetGo":    {"the other one does not declare it any more", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Minute, func(m *Memo) { m.Retain(other, nil) }, ""},
 		"Gone":     {"the other one is gone", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Minute, func(m *Memo) { m.Forget(other) }, ""},
 		"Dropped":  {"this one does not declare it any more", []types.NamespacedName{memoOwner, other, memoOwner, other}, time.Minute, func(m *Memo) { m.Retain(memoOwner, nil) }, ""},
@@ -559,6 +561,35 @@ func TestMemoConflicts(t *testing.T) {
 			}
 			if tc.end != nil && tc.want == "" && len(m.records.taken[memoOwner])+len(m.records.taken[other]) > 0 {
 				t.Errorf("%s: %v stays in memory", tc.reason, m.records.taken)
+			}
+		})
+	}
+}
+
+// TestMemoConflictTold: who was in conflict with an owner that lets go of the object is told, also
+// if it applied the object last, as its status names the conflict until it looks again.
+func TestMemoConflictTold(t *testing.T) {
+	other := types.NamespacedName{Namespace: "flux-system", Name: "other"}
+	for name, tc := range map[string]struct {
+		reason string
+		by     []types.NamespacedName
+		want   int
+	}{
+		"Conflict": {"its status names it", []types.NamespacedName{memoOwner, other, memoOwner, other, memoOwner}, 1},
+		"Moved":    {"it was never in conflict", []types.NamespacedName{memoOwner, other, memoOwner}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, _, told := newMemo()
+			now := time.Unix(1000, 0)
+			m.records.now = func() time.Time { return now }
+			for i, by := range tc.by {
+				m.Remember(memoObject, by, digest.Short{1}, declared(), metadataOf("u", fmt.Sprint(10+i), 3, nil))
+				now = now.Add(time.Minute)
+			}
+			*told = nil
+			m.Retain(other, nil)
+			if len(*told) != tc.want {
+				t.Errorf("%s: told %v", tc.reason, *told)
 			}
 		})
 	}

@@ -32,7 +32,7 @@ type records struct {
 	kinds  map[schema.GroupKind]*kind
 	owners map[types.NamespacedName]*owner
 	// taken are objects that other owners took from each.
-	taken map[types.NamespacedName]map[Object]taken
+	taken map[types.NamespacedName]map[Object][]taken
 }
 
 // kind is a kind that is watched. All fields but group are guarded by the lock of
@@ -102,7 +102,7 @@ type touch struct {
 func (r *records) init(reader *observed.Reader, now func() time.Time) {
 	r.reader, r.now = reader, now
 	r.kinds, r.owners = map[schema.GroupKind]*kind{}, map[types.NamespacedName]*owner{}
-	r.taken = map[types.NamespacedName]map[Object]taken{}
+	r.taken = map[types.NamespacedName]map[Object][]taken{}
 }
 
 // tell tells the listener of touches. The lock is not held.
@@ -456,8 +456,7 @@ func (r *records) forget(by types.NamespacedName) { r.dropOf(by, func(Object) bo
 // applied them before: what they declare was applied by another one since.
 func (r *records) dropOf(by types.NamespacedName, drops func(Object) bool) {
 	r.mu.Lock()
-	var told []touch
-	r.settle(by, drops)
+	told := r.settle(by, drops)
 	if known := r.owners[by]; known != nil {
 		for _, o := range slices.Collect(maps.Keys(known.objects)) {
 			if !drops(o) {

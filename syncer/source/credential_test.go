@@ -164,6 +164,17 @@ func TestLoginRotates(t *testing.T) {
 	}
 }
 
+// TestPatience: who gives up after the usual time waits for nobody who has longer.
+func TestPatience(t *testing.T) {
+	usual, short, long := Origin{URL: "https://h/x"}, Origin{URL: "https://h/x", Timeout: 20 * time.Second}, Origin{URL: "https://h/x", Timeout: time.Hour}
+	if usual.key() != short.key() {
+		t.Error("a shorter timeout is another origin")
+	}
+	if usual.key() == long.key() {
+		t.Error("a fetch of a minute waits for one of an hour")
+	}
+}
+
 // TestSameMessage: a failure that happens again has the same words, or each
 // retry would write a new status.
 func TestSameMessage(t *testing.T) {

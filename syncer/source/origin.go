@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
@@ -79,7 +80,13 @@ type Origin struct {
 	// Proxy is an http, https or socks5 URL; for SSH only socks5. If it is nil, the
 	// environment names the proxy for http and https.
 	Proxy *url.URL
+	// Timeout is what a fetch may take by its spec, 0 if nothing is said.
+	Timeout time.Duration
 }
+
+// patience is the timeout of sources that name none. Who waits for longer waits alone: a server that
+// does not answer would make all that share a mirror, and give up earlier, wait for it.
+const patience = time.Minute
 
 // Login is a credential that changes while it stands for the same identity.
 type Login struct {
@@ -102,7 +109,8 @@ func PublicURL(address string) string {
 }
 
 // key identifies the mirror. The same URL with another credential, or through another
-// proxy, is another origin, because it may have another content.
+// proxy, is another origin, because it may have another content. That with a longer timeout is
+// one because of patience.
 func (o Origin) key() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", o.URL)
@@ -117,6 +125,9 @@ func (o Origin) key() string {
 	}
 	for _, k := range keys {
 		fmt.Fprintf(h, "%s=%q\n", k, o.Secret[k])
+	}
+	if o.Timeout > patience {
+		fmt.Fprintf(h, "timeout=%s\n", o.Timeout)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }

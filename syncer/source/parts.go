@@ -205,7 +205,7 @@ func (o Origin) submodule(written string) (Origin, error) {
 	if u.Scheme != "https" && u.Scheme != "ssh" && (u.Scheme != base.Scheme || u.Host != base.Host) {
 		return Origin{}, failf(ReasonGitOperationFailed, "cannot use its URL: scheme %q is not one of https, ssh", u.Scheme)
 	}
-	sub := Origin{URL: u.String(), Proxy: o.Proxy}
+	sub := Origin{URL: u.String(), Proxy: o.Proxy, Timeout: o.Timeout}
 	if u.Scheme == base.Scheme && u.Host == base.Host {
 		sub.Secret, sub.Login = o.Secret, o.Login
 		if u.User == nil {

@@ -34,7 +34,7 @@ func (f *forecast) fetch(ctx context.Context, commit string) (*source.Snapshot, 
 	}
 	snapshot, err := f.Mirrors.Fetch(ctx, origin, source.Reference{Branch: branch, Commit: commit}, options, nil)
 	if err != nil {
-		return nil, fmt.Errorf("cannot fetch commit %s from %s: %w", commit, spec.URL, err)
+		return nil, fmt.Errorf("cannot fetch commit %s from %s: %w", commit, source.PublicURL(spec.URL), err)
 	}
 	return snapshot, nil
 }

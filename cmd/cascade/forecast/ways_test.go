@@ -2,13 +2,16 @@ package forecast
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // TestWays: of one Rollout, or of none, the JSON is what it was before there were ways.
@@ -56,5 +59,15 @@ func TestWays(t *testing.T) {
 		if err != nil || string(got) != tt.want {
 			t.Errorf("%s: %v\n got %s\nwant %s", tt.reason, err, got, tt.want)
 		}
+	}
+}
+
+// TestFetchHidesLogin: what a failed fetch says has no login that stands in the URL.
+func TestFetchHidesLogin(t *testing.T) {
+	repository := &sourcev1.GitRepository{}
+	repository.Spec.URL = "http://bot:hidden-word@127.0.0.1:1/x"
+	f := &forecast{Options: Options{Mirrors: source.NewMirrors(t.TempDir(), 1<<20)}, repository: repository}
+	if _, err := f.fetch(t.Context(), strings.Repeat("a", 40)); err == nil || strings.Contains(err.Error(), "hidden-word") || !strings.Contains(err.Error(), "127.0.0.1") {
+		t.Errorf("a server that is not there: %v", err)
 	}
 }
