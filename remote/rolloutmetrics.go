@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -30,7 +31,7 @@ func NewRolloutMetrics(registry prometheus.Registerer) *RolloutMetrics {
 		phase:     gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.", "phase"),
 		since:     gauge("cascade_rollout_phase_timestamp_seconds", "Unix time at which the run came into its phase."),
 		approved:  gauge("cascade_rollout_approval_timestamp_seconds", "Unix time of the last approval of a wave of the run; 0 without one."),
-		condition: gauge("cascade_rollout_condition", "0 for each condition of the Rollout that is False, of Ready, Upstream, Published and ApprovalTags; absent otherwise, and while it is suspended.", "condition"),
+		condition: gauge("cascade_rollout_condition", "0 for each condition of the Rollout that is False, of Ready, Upstream, Published and ApprovalTags; absent otherwise, while it is suspended, and for Ready where the phase of the run is the reason.", "condition"),
 	}
 	registry.MustRegister(m.clusters, m.phase, m.since, m.approved, m.condition)
 	return m
@@ -46,7 +47,7 @@ func (m *RolloutMetrics) record(o *v1alpha1.Rollout) {
 		m.clusters.WithLabelValues(of(state)...).Set(float64(n))
 	}
 	for _, kind := range []string{v1alpha1.ReadyCondition, v1alpha1.UpstreamCondition, v1alpha1.PublishedCondition, v1alpha1.ApprovalTagsCondition} {
-		if meta.IsStatusConditionFalse(o.Status.Conditions, kind) && !o.Spec.Suspend {
+		if c := meta.FindStatusCondition(o.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && !byPhase(c) && !o.Spec.Suspend {
 			m.condition.WithLabelValues(of(kind)...).Set(0)
 		} else {
 			m.condition.DeleteLabelValues(of(kind)...)
@@ -68,6 +69,16 @@ func (m *RolloutMetrics) record(o *v1alpha1.Rollout) {
 		last = a.At.Time
 	}
 	m.approved.WithLabelValues(of()...).Set(seconds(last))
+}
+
+// byPhase reports whether a condition is False for the phase of the run alone, which has a metric of
+// its own. In such a phase a Rollout may be refused as well, which the phase does not tell.
+func byPhase(c *metav1.Condition) bool {
+	switch c.Reason {
+	case v1alpha1.ReasonRolloutHalted, v1alpha1.ReasonReverting, v1alpha1.ReasonReverted, v1alpha1.ReasonAborted:
+		return c.Type == v1alpha1.ReadyCondition
+	}
+	return false
 }
 
 func seconds(at time.Time) float64 {

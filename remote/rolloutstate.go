@@ -83,6 +83,10 @@ func sayExchange(o *v1alpha1.Rollout, is *exchanged, upstream rollout.Hold, held
 			return
 		case v1alpha1.ReasonAwaitingUpstream:
 			status = metav1.ConditionUnknown
+		case v1alpha1.ReasonUpstreamMissing:
+			if up := o.Status.Upstream; up == nil || up.Taken == nil {
+				status = metav1.ConditionUnknown // of a new environment, until the one before it has proven something
+			}
 		}
 		set(kind, status, why.Reason, why.Message)
 	}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -99,7 +101,7 @@ func TestRefusedMeasured(t *testing.T) {
 		want   string
 	}{
 		{"its spec is wrong", func() {}, `
-# HELP cascade_rollout_condition 0 for each condition of the Rollout that is False, of Ready, Upstream, Published and ApprovalTags; absent otherwise, and while it is suspended.
+# HELP cascade_rollout_condition 0 for each condition of the Rollout that is False, of Ready, Upstream, Published and ApprovalTags; absent otherwise, while it is suspended, and for Ready where the phase of the run is the reason.
 # TYPE cascade_rollout_condition gauge
 cascade_rollout_condition{condition="Ready",name="web",namespace="fleet"} 0
 cascade_rollout_condition{condition="Upstream",name="web",namespace="fleet"} 0
@@ -117,6 +119,51 @@ cascade_rollout_phase{name="web",namespace="fleet",phase="Halted"} 1
 			t.Errorf("%s: %v", tt.reason, err)
 		}
 		now = now.Add(time.Minute)
+	}
+}
+
+// TestPhaseMeasured: what the phase of a run tells is told once, and a Rollout that is refused in such a
+// phase is told of by its condition.
+func TestPhaseMeasured(t *testing.T) {
+	for _, tt := range []struct {
+		why     string
+		refused error
+		want    int
+	}{
+		{"a person aborted it, and knows", nil, 0},
+		{"no commit comes to any cluster", reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("no")), 1},
+	} {
+		o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web"}}
+		o.Status.Run = &v1alpha1.RolloutRun{RolloutRevision: v1alpha1.RolloutRevision{Revision: "v2"}, Phase: v1alpha1.RolloutAborted}
+		sayRollout(o, rollout.Hold{})
+		if tt.refused != nil {
+			sayRefused(o, reason.Of(tt.refused), tt.refused.Error())
+		}
+		registry := prometheus.NewRegistry()
+		NewRolloutMetrics(registry).record(o)
+		if n, err := testutil.GatherAndCount(registry, "cascade_rollout_condition"); err != nil || n != tt.want {
+			t.Errorf("%s: %d conditions are measured as False, %v", tt.why, n, err)
+		}
+	}
+}
+
+// TestSayUpstreamMissing: an environment that is new waits for the first proof, and alerts nobody.
+func TestSayUpstreamMissing(t *testing.T) {
+	for _, tt := range []struct {
+		reason string
+		taken  *v1alpha1.RolloutProof
+		want   metav1.ConditionStatus
+	}{
+		{"nothing was proven yet", nil, metav1.ConditionUnknown},
+		{"it was there, and is gone", &v1alpha1.RolloutProof{Commit: "c"}, metav1.ConditionFalse},
+	} {
+		o := &v1alpha1.Rollout{}
+		o.Spec.Upstream = &v1alpha1.RolloutUpstream{Name: "staging"}
+		o.Status.Upstream = &v1alpha1.RolloutUpstreamStatus{Name: "staging", Taken: tt.taken}
+		sayExchange(o, nil, rollout.Hold{Reason: v1alpha1.ReasonUpstreamMissing, Message: "no"}, false)
+		if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.UpstreamCondition); c.Status != tt.want {
+			t.Errorf("%s: %s, want %s", tt.reason, c.Status, tt.want)
+		}
 	}
 }
 

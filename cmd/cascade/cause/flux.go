@@ -13,6 +13,7 @@ import (
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -127,7 +128,7 @@ func (b *builder) because(n *node, s synced) {
 	case v1alpha1.ReasonPruneBlocked:
 		n.link.Command = plain(pruneCommand(n.Object, held.Prune))
 		if held.Prune != nil && held.Prune.Holding > 0 { // Layers below ask for themselves; nothing else that it applied holds a prune
-			b.applied(n, s.inventory)
+			n.holding(s.inventory)
 		}
 	case v1alpha1.ReasonCreateHeld:
 		n.link.Command = createCommand(held.Create)
@@ -156,6 +157,17 @@ func (b *builder) refer(n *node, to ...Object) {
 		}
 		b.wanted = append(b.wanted, o)
 		n.because = append(n.because, key{o, ""})
+	}
+}
+
+// holding adds the Layers of an inventory as causes, of which one waits for a person, or for its
+// children. Others that it applied may depend on it.
+func (n *node) holding(ids []string) {
+	for _, id := range ids {
+		if e, err := inventory.Parse(id, ""); err == nil && e.GroupKind() == (schema.GroupKind{Group: v1alpha1.Group, Kind: layerKind}) {
+			o := Object{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}
+			n.because = append(n.because, key{o, v1alpha1.RemovalHeldCondition}, key{o, ""})
+		}
 	}
 }
 
