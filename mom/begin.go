@@ -5,8 +5,16 @@ import (
 	"fmt"
 )
 
-// Origin is what a folder knows of the state that its cluster is of.
+// Tier is where Git declares a tier.
+type Tier struct {
+	// Repository is its address without any login, which may be another person's.
+	Repository string `json:"repository,omitempty"`
+	Path       string `json:"path,omitempty"`
+}
+
+// Origin is what a folder knows of the tier and of the state that its cluster is of.
 type Origin struct {
+	Tier
 	// State is the address of the saved state, without any login.
 	State string `json:"state,omitempty"`
 	// Epoch of the lock under which this folder worked last.
@@ -28,6 +36,9 @@ type Saved struct {
 
 // Situation is what there is before a run.
 type Situation struct {
+	// Tier that the run is to bring up. Moved: a person says that it was declared elsewhere before.
+	Tier  Tier
+	Moved bool
 	// Cluster: the folder has the data of a cluster.
 	Cluster bool
 	Origin  Origin
@@ -94,7 +105,7 @@ func Begin(s Situation) (Beginning, error) {
 		}
 		return Beginning{}, fmt.Errorf("cannot restore version %s: there is none of that name", s.Wanted)
 	case len(s.Versions) == 0 && s.Cluster:
-		return Beginning{How: GoOn}, nil
+		return s.goOn()
 	case len(s.Versions) == 0:
 		return Beginning{How: Fresh}, nil
 	case !s.Cluster:
@@ -104,8 +115,22 @@ func Begin(s Situation) (Beginning, error) {
 	case s.Versions[0].Epoch > s.Origin.Epoch:
 		return Beginning{How: Restore, Version: s.Versions[0].ID, Newest: true, Aside: true}, nil
 	}
+	return s.goOn()
+}
+
+func (s Situation) goOn() (Beginning, error) {
+	if s.ofAnother(s.Origin.Tier) {
+		return Beginning{}, fmt.Errorf("cannot use folder: its cluster is of %s, not of %s, whose Clusters it would build a second time; "+
+			"use another --dir or --name, or say --moved if this is the same tier", s.Origin.Tier, s.Tier)
+	}
 	return Beginning{How: GoOn}, nil
 }
+
+// ofAnother reports whether what is there is of another tier than the run. What an older version
+// left tells of none.
+func (s Situation) ofAnother(t Tier) bool { return t != Tier{} && t != s.Tier && !s.Moved }
+
+func (t Tier) String() string { return fmt.Sprintf("path %s of %s", t.Path, t.Repository) }
 
 // Trusts reports whether the record that all Clusters are known is to be believed of a
 // restored state: it must be the last one, and saved after its writers had ended.

@@ -6,6 +6,7 @@ import (
 )
 
 func TestBegin(t *testing.T) {
+	a, b := Tier{Repository: "https://example.com/a", Path: "mom"}, Tier{Repository: "https://example.com/b", Path: "mom"}
 	versions := []Saved{{ID: "3", Epoch: 3}, {ID: "2", Epoch: 2}, {ID: "1", Epoch: 2}}
 	for name, tc := range map[string]struct {
 		reason    string
@@ -34,10 +35,21 @@ func TestBegin(t *testing.T) {
 		"OtherState": {"a folder is of one state", Situation{Cluster: true, State: "t", Origin: Origin{State: "s"}}, Beginning{}, "its cluster is of the state s, not of t"},
 		"Forgotten": {"without the lock, another may write at the same time",
 			Situation{Cluster: true, Origin: Origin{State: "s"}}, Beginning{}, "cannot go on without the state of this folder, s"},
-		"Old":         {"a person asks for an older one", Situation{State: "s", Versions: versions, Wanted: "2"}, Beginning{How: Restore, Version: "2"}, ""},
-		"OldOverNew":  {"over a folder that has another", Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 3}, Versions: versions, Wanted: "1"}, Beginning{How: Restore, Version: "1", Aside: true}, ""},
-		"Newest":      {"the newest by its name", Situation{State: "s", Versions: versions, Wanted: "3"}, Beginning{How: Restore, Version: "3", Newest: true}, ""},
-		"NoVersion":   {"a name that is none", Situation{State: "s", Versions: versions, Wanted: "9"}, Beginning{}, "cannot restore version 9"},
+		"Old":        {"a person asks for an older one", Situation{State: "s", Versions: versions, Wanted: "2"}, Beginning{How: Restore, Version: "2"}, ""},
+		"OldOverNew": {"over a folder that has another", Situation{Cluster: true, State: "s", Origin: Origin{State: "s", Epoch: 3}, Versions: versions, Wanted: "1"}, Beginning{How: Restore, Version: "1", Aside: true}, ""},
+		"Newest":     {"the newest by its name", Situation{State: "s", Versions: versions, Wanted: "3"}, Beginning{How: Restore, Version: "3", Newest: true}, ""},
+		"NoVersion":  {"a name that is none", Situation{State: "s", Versions: versions, Wanted: "9"}, Beginning{}, "cannot restore version 9"},
+		"SameTier":   {"the tier of before", Situation{Tier: a, Cluster: true, Origin: Origin{Tier: a}}, Beginning{How: GoOn}, ""},
+		"OtherTier": {"its record says that all Clusters of the tier are known, which is true of another tier",
+			Situation{Tier: b, Cluster: true, Origin: Origin{Tier: a}}, Beginning{}, "its cluster is of path mom of https://example.com/a, not of path mom of https://example.com/b"},
+		"OtherPath": {"a repository may have several",
+			Situation{Tier: Tier{a.Repository, "two"}, Cluster: true, Origin: Origin{Tier: a}}, Beginning{}, "not of path two of https://example.com/a"},
+		"OtherTierState": {"also where the folder is the newest of a state",
+			Situation{Tier: b, Cluster: true, State: "s", Origin: Origin{Tier: a, State: "s", Epoch: 3}, Versions: versions}, Beginning{}, "say --moved"},
+		"Moved":       {"a person says that it is the same", Situation{Tier: b, Moved: true, Cluster: true, Origin: Origin{Tier: a}}, Beginning{How: GoOn}, ""},
+		"UnknownTier": {"an older version kept no tier", Situation{Tier: b, Cluster: true}, Beginning{How: GoOn}, ""},
+		"OvertakenMoved": {"the folder does not count, so neither does its tier",
+			Situation{Tier: b, Cluster: true, State: "s", Origin: Origin{Tier: a, State: "s", Epoch: 2}, Versions: versions}, Beginning{How: Restore, Version: "3", Newest: true, Aside: true}, ""},
 		"WantedAlone": {"from nowhere", Situation{Wanted: "1"}, Beginning{}, "no state is given"},
 	} {
 		t.Run(name, func(t *testing.T) {

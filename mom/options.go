@@ -4,6 +4,7 @@ package mom
 
 import (
 	"context"
+	"net/url"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,6 +29,16 @@ type Repository struct {
 	Interval time.Duration
 	// Login is the data of a Secret for it, empty for none.
 	Login map[string][]byte
+}
+
+// tier is what the repository declares.
+func (r Repository) tier() Tier {
+	address := r.URL
+	if u, err := url.Parse(address); err == nil {
+		u.User = nil
+		address = u.String()
+	}
+	return Tier{Repository: address, Path: r.Path}
 }
 
 // State is where the state is kept, and how.
@@ -68,6 +79,8 @@ type Options struct {
 	Scheme    *runtime.Scheme
 
 	Repository Repository
+	// Moved: the tier was declared elsewhere before, in another repository or path.
+	Moved bool
 	// Objects are applied before the agent is started: Secrets that Git does not have.
 	Objects []*unstructured.Unstructured
 	// State is nil where none is kept.

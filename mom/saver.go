@@ -28,12 +28,27 @@ import (
 // writers of the cluster had ended. It is in the state only.
 const closingName = "cascade-mom"
 
-// closing is that ConfigMap.
-func closing() unstructured.Unstructured {
+// closing is that ConfigMap. It names the tier, for which alone the state counts.
+func closing(of Tier) unstructured.Unstructured {
 	return unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": v1alpha1.AgentNamespace, "name": closingName},
-		"data": map[string]any{"closed": "true"},
+		"data": map[string]any{"closed": "true", repositoryKey: of.Repository, pathKey: of.Path},
 	}}
+}
+
+// repositoryKey and pathKey of that ConfigMap.
+const repositoryKey, pathKey = "repository", "path"
+
+// tierOf is the tier that a state is of. A state that was not closed tells of none; Clusters that
+// it does not have are held.
+func tierOf(s *archive.Snapshot) (t Tier) {
+	for i := range s.Objects {
+		if isConfigMap(&s.Objects[i], closingName) {
+			t.Repository, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", repositoryKey)
+			t.Path, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", pathKey)
+		}
+	}
+	return t
 }
 
 func isConfigMap(u *unstructured.Unstructured, name string) bool {
@@ -142,7 +157,7 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 	}
 	snapshot.Epoch = s.lease.current().Epoch
 	if closed {
-		snapshot.Objects = append(snapshot.Objects, closing())
+		snapshot.Objects = append(snapshot.Objects, closing(s.origin.Tier))
 	}
 	lines, err := snapshot.Lines()
 	if err != nil {

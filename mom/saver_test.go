@@ -35,11 +35,11 @@ func TestOpened(t *testing.T) {
 		beginning Beginning
 		want      bool
 	}{
-		"Closed":  {"the last state, after which nothing was built", []unstructured.Unstructured{closing(), record(v1alpha1.FirstSyncSettled)}, newest, true},
+		"Closed":  {"the last state, after which nothing was built", []unstructured.Unstructured{closing(Tier{}), record(v1alpha1.FirstSyncSettled)}, newest, true},
 		"Crashed": {"something may have been built after it", []unstructured.Unstructured{record(v1alpha1.FirstSyncSettled)}, newest, false},
-		"Old":     {"something was built after it", []unstructured.Unstructured{closing(), record(v1alpha1.FirstSyncSettled)}, Beginning{How: Restore}, false},
-		"Open":    {"it never was settled", []unstructured.Unstructured{closing(), record(v1alpha1.FirstSyncOpen)}, newest, false},
-		"None":    {"there is no record", []unstructured.Unstructured{closing()}, newest, false},
+		"Old":     {"something was built after it", []unstructured.Unstructured{closing(Tier{}), record(v1alpha1.FirstSyncSettled)}, Beginning{How: Restore}, false},
+		"Open":    {"it never was settled", []unstructured.Unstructured{closing(Tier{}), record(v1alpha1.FirstSyncOpen)}, newest, false},
+		"None":    {"there is no record", []unstructured.Unstructured{closing(Tier{})}, newest, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &archive.Snapshot{Objects: tc.objects}

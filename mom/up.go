@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,13 +74,9 @@ func Up(ctx context.Context, o Options) (err error) {
 	}
 	defer lock.Close()
 	r := &run{Options: o, board: &board{folder: o.Folder}}
-	// The address may have a login in it, which is nobody's business.
-	address := o.Repository.URL
-	if parsed, err := url.Parse(address); err == nil {
-		address = parsed.Redacted()
-	}
+	tier := o.Repository.tier()
 	r.board.change(func(s *Status) {
-		*s = Status{PID: os.Getpid(), Phase: PhaseStarting, Since: o.Now(), Kubeconfig: o.Folder.Kubeconfig(), Repository: address, Path: o.Repository.Path}
+		*s = Status{PID: os.Getpid(), Phase: PhaseStarting, Since: o.Now(), Kubeconfig: o.Folder.Kubeconfig(), Repository: tier.Repository, Path: tier.Path}
 	})
 	defer func() {
 		r.board.change(func(s *Status) {
@@ -158,7 +153,7 @@ func orCause(ctx context.Context, err error) error {
 
 // begin decides what to begin with, and puts aside what does not count.
 func (r *run) begin(ctx context.Context) error {
-	s := Situation{}
+	s := Situation{Tier: r.Repository.tier(), Moved: r.Moved}
 	if _, err := os.Stat(filepath.Join(r.Folder.plane(), "etcd")); err == nil {
 		s.Cluster = true
 	}
@@ -186,6 +181,10 @@ func (r *run) begin(ctx context.Context) error {
 				return err
 			}
 		}
+		if of := tierOf(r.saved); s.ofAnother(of) {
+			return fmt.Errorf("cannot use state %s: it is of %s, not of %s, whose Clusters would be built a second time; "+
+				"use another --state, or say --moved if this is the same tier", s.State, of, s.Tier)
+		}
 	}
 	if r.beginning.Aside {
 		aside := r.Folder.path("controlplane." + r.Now().UTC().Format("20060102T150405Z"))
@@ -195,11 +194,11 @@ func (r *run) begin(ctx context.Context) error {
 		r.Say("the state is another one than that of this folder, whose cluster is put aside as %s", aside)
 	}
 	r.origin = s.Origin
-	if r.State == nil {
-		return nil
+	r.origin.Tier = s.Tier
+	if r.State != nil {
+		r.origin.State, r.origin.Epoch, r.origin.Holder = r.State.Address, r.lease.current().Epoch, r.State.Holder
+		r.origin.Restoring = r.beginning.How == Restore
 	}
-	r.origin.State, r.origin.Epoch, r.origin.Holder = r.State.Address, r.lease.current().Epoch, r.State.Holder
-	r.origin.Restoring = r.beginning.How == Restore
 	return writeJSON(r.Folder.origin(), r.origin)
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -86,6 +87,60 @@ func TestWrongKey(t *testing.T) {
 	var is Origin
 	if _, err := readJSON(folder.origin(), &is); err != nil || is != origin {
 		t.Errorf("the folder is said to be %+v, %v", is, err)
+	}
+}
+
+// TestStateOfAnotherTier: the record of a state counts for its tier only. The folder keeps its
+// cluster, and both kinds of runs leave behind which tier it is of.
+func TestStateOfAnotherTier(t *testing.T) {
+	a, b := Repository{URL: "ssh://ann@example.com/a", Path: "mom"}, Repository{URL: "ssh://bob@example.com/b", Path: "mom"}
+	for name, tt := range map[string]struct {
+		reason string
+		wanted Repository
+		moved  bool
+		want   string
+	}{
+		"Same":    {"another person's login is none of another repository", Repository{URL: "ssh://bob@example.com/a", Path: "mom"}, false, ""},
+		"Another": {"all Clusters of b are new to the record of a", b, false, "it is of path mom of ssh://example.com/a, not of path mom of ssh://example.com/b"},
+		"Moved":   {"a person says that it is the same", b, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := Folder(t.TempDir())
+			if err := os.MkdirAll(filepath.Join(folder.plane(), "etcd"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := writeJSON(folder.origin(), Origin{State: "there", Epoch: 3}); err != nil {
+				t.Fatal(err)
+			}
+			r := &run{
+				Options: Options{Folder: folder, Now: time.Now, Say: t.Logf, Repository: tt.wanted, Moved: tt.moved, State: &State{
+					Address: "there", Store: versioned{}, Open: func([]byte) (*archive.Snapshot, error) {
+						return &archive.Snapshot{Objects: []unstructured.Unstructured{closing(a.tier())}}, nil
+					},
+				}},
+				board: &board{folder: folder}, lease: &lease{},
+			}
+			err := r.begin(t.Context())
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("%s: got %v, want %q", tt.reason, err, tt.want)
+			}
+			if _, there := os.Stat(folder.plane()); (there == nil) != (err != nil) {
+				t.Errorf("%s: the cluster of the folder: %v", tt.reason, there)
+			}
+			var is Origin
+			if _, failed := readJSON(folder.origin(), &is); failed != nil || err == nil && is.Tier != tt.wanted.tier() {
+				t.Errorf("%s: the folder is said to be %+v, %v", tt.reason, is, failed)
+			}
+		})
+	}
+	folder := Folder(t.TempDir())
+	r := &run{Options: Options{Folder: folder, Repository: a}, board: &board{folder: folder}}
+	if err := r.begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var is Origin
+	if _, err := readJSON(folder.origin(), &is); err != nil || is.Tier != a.tier() {
+		t.Errorf("without a state the folder is said to be %+v, %v", is, err)
 	}
 }
 

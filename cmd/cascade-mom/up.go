@@ -57,6 +57,7 @@ type up struct {
 	passwordStdin                             bool
 	apply, agentArgs                          []string
 	image, firstSync                          string
+	moved                                     bool
 
 	state, version, holder string
 	recipients             []string
@@ -98,6 +99,7 @@ func newUp(p *place) *cobra.Command {
 	f.StringVar(&u.url, "repo", "", "URL of the repository that declares the masters, https:// or ssh://")
 	f.StringVar(&u.branch, "branch", "main", "branch of the repository")
 	f.StringVar(&u.path, "path", "", "directory of the repository that declares this tier")
+	f.BoolVar(&u.moved, "moved", false, "the tier was declared elsewhere before: at another --repo or --path, which are refused without this")
 	f.DurationVar(&u.interval, "interval", time.Minute, "pause between two looks at the repository")
 	f.StringVar(&u.username, "username", "", "name for HTTPS; the password, or a token, is in GIT_PASSWORD")
 	f.BoolVar(&u.passwordStdin, "password-stdin", false, "read the password from the standard input instead")
@@ -129,7 +131,7 @@ func (u *up) run(ctx context.Context) error {
 		return err
 	}
 	o := mom.Options{
-		Folder: folder, Name: u.place.name, FirstSync: u.firstSync, Scheme: newScheme(),
+		Folder: folder, Name: u.place.name, FirstSync: u.firstSync, Moved: u.moved, Scheme: newScheme(),
 		UntilReady: u.until == untilReady, For: u.lasts, Environment: environment(os.Environ()), Say: u.say, Now: time.Now, Rand: rand.Float64,
 		Show: func(text string) { fmt.Fprint(u.out, text) },
 	}
