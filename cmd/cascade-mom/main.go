@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	defer stop()
 	log.SetLogger(logr.Discard()) // the verbs say what matters by their errors
 	if err := newRoot().ExecuteContext(ctx); err != nil {
@@ -26,6 +26,16 @@ func main() {
 		stop()
 		os.Exit(1) //nolint:gocritic // stop has run
 	}
+}
+
+// endings are the signals that tell the program to end. A terminal that closes is one of them,
+// unless nohup says otherwise.
+func endings() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 func newRoot() *cobra.Command {

@@ -42,12 +42,33 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestKeepAwake: Ctrl-Z does not stop who renews the lock.
+// TestEndings: a terminal that closes is told to programs, who save; nohup says that it is not.
+func TestEndings(t *testing.T) {
+	defer signal.Reset(syscall.SIGHUP)
+	for name, tc := range map[string]struct {
+		reason  string
+		dispose func()
+		want    bool
+	}{
+		"Terminal": {"the state is to be saved, and the lock given back", func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) }, true},
+		"NoHup":    {"it goes on without a terminal", func() { signal.Ignore(syscall.SIGHUP) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.dispose()
+			got := endings()
+			if slices.Contains(got, os.Signal(syscall.SIGHUP)) != tc.want || !slices.Contains(got, os.Signal(syscall.SIGTERM)) || !slices.Contains(got, os.Interrupt) {
+				t.Errorf("%s: got %v", tc.reason, got)
+			}
+		})
+	}
+}
+
+// TestKeepAwake: neither Ctrl-Z nor the end of who reads its output stops who renews the lock.
 func TestKeepAwake(t *testing.T) {
 	keepAwake()
-	for _, s := range []os.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU} {
+	for _, s := range []os.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE} {
 		if !signal.Ignored(s) {
-			t.Errorf("%s stops it, and its programs go on", s)
+			t.Errorf("%s stops it, and its programs go on or are killed", s)
 		}
 	}
 }

@@ -175,8 +175,11 @@ func (u *up) run(ctx context.Context) error {
 
 // keepAwake has a terminal not stop this process. Its programs would go on, as they are in
 // groups of their own, while nobody renews the lock: another one would take the state, and
-// both would write.
-func keepAwake() { signal.Ignore(syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU) }
+// both would write. Nor does whoever reads its output end it, who ends before it has saved: with
+// the terminal, or by the Ctrl-C that is for both.
+func keepAwake() {
+	signal.Ignore(syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE)
+}
 
 func (u *up) say(format string, args ...any) {
 	fmt.Fprintf(u.errOut, "► "+format+"\n", args...)

@@ -42,9 +42,8 @@ var errNotReady = errors.New("not ready")
 
 func main() {
 	agent.BecomeWorker(os.Args)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilTold()
 	defer stop()
-	context.AfterFunc(ctx, stop) // who asks twice does not wait for what is under way
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: newPlain(os.Stdout), ErrOut: newPlain(os.Stderr)}
 	root := newRoot(streams)
 	invokedBy(os.Args).give(root)
@@ -52,6 +51,18 @@ func main() {
 		stop()
 		os.Exit(exitCode(streams, err)) //nolint:gocritic // stop has run
 	}
+}
+
+// untilTold returns a context that ends when the program is told to end.
+func untilTold() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	told := ctx
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+		// A terminal that closes says so more than once, through the shell and by itself: it stays caught.
+		told, _ = signal.NotifyContext(ctx, syscall.SIGHUP)
+	}
+	context.AfterFunc(told, stop) // who asks twice does not wait for what is under way
+	return told, stop
 }
 
 // exitCode is that of an error, which is told unless the verb has said why.

@@ -1,11 +1,18 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -216,6 +223,79 @@ func TestProgress(t *testing.T) {
 			p.end()
 			if out.String() != tc.want {
 				t.Errorf("%s: %q, want %q", tc.reason, out.String(), tc.want)
+			}
+		})
+	}
+}
+
+// TestTerminalCloses: a program whose terminal closes does what is to be done at its end, such as
+// giving a lock back, however often that is said.
+func TestTerminalCloses(t *testing.T) {
+	if os.Getenv("CASCADE_TEST_TERMINAL") != "" {
+		ctx, stop := untilTold()
+		defer stop()
+		fmt.Println("up")
+		<-ctx.Done()
+		fmt.Println("ending:", context.Cause(ctx))
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the other process has seen that
+		fmt.Println("ended")
+		return
+	}
+	defer signal.Reset(syscall.SIGHUP)
+	for name, tc := range map[string]struct {
+		reason string
+		// dispose is how the program gets the signal: one that is caught here has its default there.
+		dispose func()
+		tell    []os.Signal
+		want    string
+	}{
+		"Closes": {"it is told by the shell and by the kernel", func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) },
+			[]os.Signal{syscall.SIGHUP, syscall.SIGHUP}, "ending: hangup signal received"},
+		"NoHup": {"it goes on until it is told otherwise", func() { signal.Ignore(syscall.SIGHUP) },
+			[]os.Signal{syscall.SIGHUP, syscall.SIGTERM, syscall.SIGHUP}, "ending: terminated signal received"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.dispose()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTerminalCloses$")
+			cmd.Env = append(os.Environ(), "CASCADE_TEST_TERMINAL=1")
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			next := func(want string) {
+				if !lines.Scan() || lines.Text() != want {
+					t.Errorf("%s: it says %q, want %q", tc.reason, lines.Text(), want)
+				}
+			}
+			tell := func(signals []os.Signal) {
+				for _, s := range signals {
+					if err := cmd.Process.Signal(s); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			last := len(tc.tell) - 1
+			next("up")
+			tell(tc.tell[:last])
+			next(tc.want)
+			tell(tc.tell[last:])
+			if err := in.Close(); err != nil {
+				t.Error(err)
+			}
+			next("ended")
+			if _, err := io.Copy(io.Discard, out); err != nil {
+				t.Error(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%s: it ended with %v", tc.reason, err)
 			}
 		})
 	}
