@@ -1,7 +1,7 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,19 +44,25 @@ func (c *cli) newMom() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			child := exec.CommandContext(cmd.Context(), program, args...)
-			child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
-			// It saves before it ends, however long that takes.
-			child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
-			if err := child.Run(); err != nil {
-				if errors.As(err, new(*exec.ExitError)) {
-					return errNotReady // it has said why
-				}
-				return fmt.Errorf("cannot run %s: %w", momProgram, err)
-			}
-			return nil
+			return runMom(cmd.Context(), program, args)
 		},
 	}
+}
+
+// runMom runs the program. When the context ends, it has it end, and waits until it has.
+func runMom(ctx context.Context, program string, args []string) error {
+	child := exec.CommandContext(ctx, program, args...)
+	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
+	// It saves before it ends, however long that takes.
+	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
+	err := child.Run()
+	switch {
+	case child.ProcessState == nil:
+		return fmt.Errorf("cannot run %s: %w", momProgram, err)
+	case !child.ProcessState.Success():
+		return errNotReady // it has said why
+	}
+	return nil // also where the context is over, which Run takes for an error
 }
 
 // findMom looks for the program in a directory, and then in PATH.
