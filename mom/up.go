@@ -39,7 +39,7 @@ const (
 	writerGrace = 20 * time.Second
 )
 
-// ErrNotReady says that the time was over before the tier might go.
+// ErrNotReady says that the time was over, or somebody stopped it, before the tier might go.
 var ErrNotReady = errors.New("the tier is not ready")
 
 // run is one call of Up.
@@ -66,8 +66,9 @@ type run struct {
 }
 
 // Up brings a management cluster up, and ends it when the context ends or it has done what it
-// was to do. It returns when nothing of it runs any more.
-func Up(ctx context.Context, o Options) (err error) {
+// was to do. It returns when nothing of it runs any more: ErrNotReady where it was to run until
+// the tier is ready, and the time was over or it was stopped before.
+func Up(ctx context.Context, o Options) error {
 	lock, err := o.Folder.acquire()
 	if err != nil {
 		return err
@@ -78,18 +79,26 @@ func Up(ctx context.Context, o Options) (err error) {
 	r.board.change(func(s *Status) {
 		*s = Status{PID: os.Getpid(), Phase: PhaseStarting, Since: o.Now(), Kubeconfig: o.Folder.Kubeconfig(), Repository: tier.Repository, Path: tier.Path}
 	})
-	defer func() {
-		r.board.change(func(s *Status) {
-			s.Phase, s.Since = PhaseStopped, o.Now()
-			if err != nil {
-				s.Message = err.Error()
-			}
-			if r.supervisor != nil {
-				s.Programs = r.supervisor.States()
-			}
-		})
-	}()
-	return r.up(ctx)
+	err = r.up(ctx)
+	var verdict Verdict
+	r.board.change(func(s *Status) {
+		s.Phase, s.Since = PhaseStopped, o.Now()
+		if err != nil {
+			s.Message = err.Error()
+		}
+		if r.supervisor != nil {
+			s.Programs = r.supervisor.States()
+		}
+		verdict = s.Verdict
+	})
+	if err == nil && o.UntilReady && !verdict.Ready {
+		// It went as whoever stopped it wanted, which the status says to them. Who waits for it has less.
+		err = fmt.Errorf("cannot wait for the tier any longer: %w when it was stopped; nothing was deleted", ErrNotReady)
+		if len(verdict.Waiting) > 0 {
+			err = fmt.Errorf("%w: it waits for %s", err, strings.Join(verdict.Waiting, "; "))
+		}
+	}
+	return err
 }
 
 func (r *run) up(ctx context.Context) (err error) {

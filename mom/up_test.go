@@ -52,6 +52,32 @@ func TestLookFails(t *testing.T) {
 	}
 }
 
+// TestStoppedEarly: whoever waits until the tier is ready is not told so by a stop; whoever asks for
+// the stop gets what they want.
+func TestStoppedEarly(t *testing.T) {
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	for name, tt := range map[string]struct {
+		reason string
+		until  bool
+		want   error
+	}{
+		"Ready":   {"a deployment would go on as if all masters were there", true, ErrNotReady},
+		"Forever": {"this is how it ends", false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := Folder(t.TempDir())
+			err := Up(stopped, Options{Folder: folder, Programs: t.TempDir(), UntilReady: tt.until, Now: time.Now, Say: t.Logf, Rand: func() float64 { return 0 }})
+			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+				t.Errorf("%s: got %v, want %v", tt.reason, err, tt.want)
+			}
+			if s, _, err := folder.ReadStatus(); err != nil || s.Phase != PhaseStopped || s.Message != "" {
+				t.Errorf("%s: its status says %s %q, %v", tt.reason, s.Phase, s.Message, err)
+			}
+		})
+	}
+}
+
 // versioned is a store with one version.
 type versioned struct{ store.Store }
 
