@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/ssa/utils"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/spf13/cobra"
@@ -34,8 +35,10 @@ type bootstrap struct {
 	install
 	login             loginFlags
 	url, branch, path string
-	interval          time.Duration
-	yes               bool
+	// pushBranch takes the commits where a person merges them; empty: branch does.
+	pushBranch string
+	interval   time.Duration
+	yes, move  bool
 
 	namespace string
 	// secretName is that of the login.
@@ -68,6 +71,9 @@ func (c *cli) newBootstrapGit() *cobra.Command {
 			"itself as the repository says. The same command again upgrades, or changes what the agent is told:\n" +
 			"what it decides is in the repository, and without a change there is no commit. Values are said\n" +
 			"again each time, as for `cascade install`; patches of cascade-system/kustomization.yaml stay.\n\n" +
+			"Where the branch is protected, --push-branch has each commit go to another one, and the call ends with it:\n" +
+			"merge that, and say the same again. A tier that syncs another repository, branch or path stays as it is,\n" +
+			"unless --move says that it is to go on from here.\n\n" +
 			"In a repository that `flux bootstrap` made, the agent takes the place of Flux's controllers. While these\n" +
 			"work in the cluster, use `cascade migrate from-flux`.",
 		Example: "  GIT_PASSWORD=... cascade bootstrap git --url https://example.com/fleet --username ann --path tiers/mom\n" +
@@ -88,10 +94,12 @@ func (c *cli) newBootstrapGit() *cobra.Command {
 	b.login.bind(cmd.Flags())
 	f := cmd.Flags()
 	f.StringVar(&b.url, "url", "", "URL of the repository, https:// or ssh://")
-	f.StringVar(&b.branch, "branch", "main", "branch of the repository")
+	f.StringVar(&b.branch, "branch", "main", "branch of the repository, which the tier follows")
+	f.StringVar(&b.pushBranch, "push-branch", "", "new branch for a commit, for a person to merge; without it, commits go to the branch that the tier follows")
 	f.StringVar(&b.path, "path", "", "directory of the repository that declares this tier")
 	f.DurationVar(&b.interval, "interval", 10*time.Minute, "pause between two looks at the whole tier; at the repository, the agent looks each minute")
 	f.BoolVar(&b.downgrade, "allow-downgrade", false, "install an earlier version than the one that is there")
+	f.BoolVar(&b.move, "move", false, "have a tier that syncs another repository, branch or path go on from this one")
 	f.BoolVar(&b.yes, "yes", false, "do not ask whether the key was added to the repository")
 	f.DurationVar(&b.timeout, "timeout", 10*time.Minute, "how long to wait until the tier syncs itself")
 	_ = cmd.MarkFlagRequired("url") // it is a flag of the command
@@ -119,30 +127,38 @@ func (b *bootstrap) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	if err := b.sync(ctx, cluster, l); err != nil || !b.handsOver {
+	if synced, err := b.sync(ctx, cluster, l); err != nil || !synced || !b.handsOver {
 		return err
 	}
 	b.say("the tier applies as its account; now the agent's own rights go")
 	b.handedOver = true
-	return b.sync(ctx, cluster, l)
+	_, err = b.sync(ctx, cluster, l)
+	return err
 }
 
-// sync makes a commit, and waits until the tier has it.
-func (b *bootstrap) sync(ctx context.Context, cluster *apply.Cluster, l *login.Login) error {
-	tree, flux, err := b.commit(ctx, cluster, l)
+// sync makes a commit, and waits until the tier has it, unless a person is to merge it first.
+func (b *bootstrap) sync(ctx context.Context, cluster *apply.Cluster, l *login.Login) (synced bool, err error) {
+	tree, flux, pushed, err := b.commit(ctx, cluster, l)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer tree.Close()
-	return b.start(ctx, cluster, tree, flux)
+	if pushed && b.pushBranch != "" && b.pushBranch != b.branch {
+		fmt.Fprintf(b.streams.Out, "✔ branch %s has the commit: merge it into %s, and run the same command again\n", b.pushBranch, b.branch)
+		return false, nil
+	}
+	return true, b.start(ctx, cluster, tree, flux)
 }
 
 // prepare looks at the cluster and logs in. A person who is asked may take longer than what
 // comes after it.
-func (b *bootstrap) prepare(ctx context.Context, cluster *apply.Cluster) (*login.Login, error) {
+func (b *bootstrap) prepare(ctx context.Context, cluster client.Client) (*login.Login, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	if err := b.look(ctx, cluster); err != nil {
+		return nil, err
+	}
+	if err := b.staysHere(ctx, cluster); err != nil {
 		return nil, err
 	}
 	lease, err := installation.FluxHolder(ctx, cluster, b.now())
@@ -156,7 +172,7 @@ func (b *bootstrap) prepare(ctx context.Context, cluster *apply.Cluster) (*login
 }
 
 // look looks at what is in the cluster.
-func (b *bootstrap) look(ctx context.Context, cluster *apply.Cluster) error {
+func (b *bootstrap) look(ctx context.Context, cluster client.Client) error {
 	var err error
 	if b.found, err = installation.Find(ctx, cluster); err != nil {
 		return err
@@ -168,6 +184,78 @@ func (b *bootstrap) look(ctx context.Context, cluster *apply.Cluster) error {
 		b.readyNodes, err = installation.ReadyNodes(ctx, cluster)
 	}
 	return err
+}
+
+// declaredAt is where a tier is declared.
+type declaredAt struct{ url, branch, path string }
+
+func (f declaredAt) String() string {
+	text := "path " + f.path
+	if f.branch != "" {
+		text += ", branch " + f.branch
+	}
+	if f.url != "" {
+		text += ", of " + withoutLogin(f.url)
+	}
+	return text
+}
+
+// staysHere refuses the cluster of another tier. A context that is the wrong one would have it
+// get all that is declared for this one, and lose what is its own.
+func (b *bootstrap) staysHere(ctx context.Context, c client.Client) error {
+	to := declaredAt{url: b.url, branch: b.branch, path: b.path}
+	if err := b.stays(ctx, c, b.tierKey(), to); err != nil || b.found == nil {
+		return err
+	}
+	namespace, name, _ := strings.Cut(b.found.Kustomization, "/")
+	if name == "" {
+		return nil
+	}
+	return b.stays(ctx, c, client.ObjectKey{Namespace: namespace, Name: name}, to)
+}
+
+// stays refuses to go on if a Kustomization is there and syncs something else, unless a person
+// says that the tier is to move. What is not known of its source counts as the same.
+func (b *bootstrap) stays(ctx context.Context, c client.Client, key client.ObjectKey, to declaredAt) error {
+	if b.move {
+		return nil
+	}
+	k, git := &kustomizev1.Kustomization{}, &sourcev1.GitRepository{}
+	if err := c.Get(ctx, key, k); apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("cannot read Kustomization %s: %w", key, err)
+	}
+	is := declaredAt{path: k.Spec.Path}
+	if clean, err := layout.Clean(k.Spec.Path); err == nil {
+		is.path = clean
+	}
+	if ref := k.Spec.SourceRef; ref.Kind == sourcev1.GitRepositoryKind {
+		source := inNamespace(ref.Namespace, key.Namespace, ref.Name)
+		if err := c.Get(ctx, source, git); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot read GitRepository %s: %w", source, err)
+		}
+		is.url = git.Spec.URL
+		if git.Spec.Reference != nil {
+			is.branch = git.Spec.Reference.Branch
+		}
+	}
+	if is.path == to.path && (is.branch == "" || is.branch == to.branch) && (is.url == "" || samePlace(is.url, to.url)) {
+		return nil
+	}
+	return fmt.Errorf("cannot bootstrap: Kustomization %s of this cluster syncs %s, and would sync %s from now on; use the context of that tier, or say --move if this one is to move there", key, is, to)
+}
+
+// samePlace reports whether two URLs lead to one repository, by whatever protocol and login.
+func samePlace(a, b string) bool {
+	place := func(s string) string {
+		u, err := url.Parse(s)
+		if err != nil {
+			return s
+		}
+		return strings.ToLower(u.Hostname()) + "/" + strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git")
+	}
+	return place(a) == place(b)
 }
 
 // tierKey names the two objects that sync the tier.
@@ -353,11 +441,12 @@ func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux
 }
 
 // commit brings the repository to what declares the tier.
-func (b *bootstrap) commit(ctx context.Context, c client.Client, l *login.Login) (*checkout.Tree, *layout.Flux, error) {
+func (b *bootstrap) commit(ctx context.Context, c client.Client, l *login.Login) (_ *checkout.Tree, _ *layout.Flux, pushed bool, _ error) {
 	remote, err := remoteOf(b.url, b.branch, l)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
+	remote.PushBranch = b.pushBranch
 	b.say("cloning %s, branch %s", b.url, b.branch)
 	var flux *layout.Flux
 	tree, pushed, err := checkout.Change(ctx, remote, b.login.author, b.now, func(files fs.FS) (checkout.Decision, error) {
@@ -365,6 +454,11 @@ func (b *bootstrap) commit(ctx context.Context, c client.Client, l *login.Login)
 		var err error
 		if flux, changes, err = b.decide(files, len(l.Data) > 0); err != nil {
 			return checkout.Decision{}, err
+		}
+		if flux != nil {
+			if err := b.stays(ctx, c, client.ObjectKeyFromObject(flux.Kustomization), declaredByFlux(flux)); err != nil {
+				return checkout.Decision{}, err
+			}
 		}
 		if err := b.keep(ctx, c, flux, l); err != nil {
 			return checkout.Decision{}, err
@@ -376,13 +470,25 @@ func (b *bootstrap) commit(ctx context.Context, c client.Client, l *login.Login)
 	})
 	switch {
 	case err != nil:
-		return nil, nil, err
+		return nil, nil, false, err
 	case pushed:
 		b.say("pushed commit %s", tree.Head())
 	default:
 		b.say("the repository declares it already, at commit %s", tree.Head())
 	}
-	return tree, flux, nil
+	return tree, flux, pushed, nil
+}
+
+// declaredByFlux is what Flux's files have a tier sync.
+func declaredByFlux(flux *layout.Flux) declaredAt {
+	var at declaredAt
+	at.url, _, _ = unstructured.NestedString(flux.GitRepository.Object, "spec", "url")
+	at.branch, _, _ = unstructured.NestedString(flux.GitRepository.Object, "spec", "ref", "branch")
+	at.path, _, _ = unstructured.NestedString(flux.Kustomization.Object, "spec", "path")
+	if clean, err := layout.Clean(at.path); err == nil {
+		at.path = clean
+	}
+	return at
 }
 
 // decide decides about the files, and what is left open of the values: what was decided once

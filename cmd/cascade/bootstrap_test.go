@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -29,6 +32,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
@@ -36,6 +40,8 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/login"
 	"github.com/cascade-gitops/cascade/deploy"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
 
 // fluxFiles are a repository of flux bootstrap, as far as it matters here.
@@ -221,6 +227,171 @@ func TestBootstrapLocksDown(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBootstrapStays: a tier that syncs something else is taken for another one, which the context
+// leads to by mistake, and nothing is written into it.
+func TestBootstrapStays(t *testing.T) {
+	const fleet = "https://example.com/fleet"
+	own := client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: layout.Name}
+	flux := client.ObjectKey{Namespace: "gitops", Name: "sync"}
+	for name, tc := range map[string]struct {
+		reason            string
+		key               client.ObjectKey
+		url, branch, path string
+		applied           bool // the agent, by that Kustomization
+		move              bool
+		want              []string // in the error
+	}{
+		"None":        {"it is a new tier", client.ObjectKey{}, "", "", "", false, false, nil},
+		"Same":        {"it is that tier", own, fleet, "main", "./tiers/prod", false, false, nil},
+		"Slash":       {"it is the same path", own, fleet, "main", "./tiers/prod/", false, false, nil},
+		"Bare":        {"it is the same path", own, fleet, "main", "tiers/prod", false, false, nil},
+		"Protocol":    {"it goes on by another protocol, which is no move", own, "ssh://git@example.com:2222/fleet.git", "main", "./tiers/prod", false, false, nil},
+		"NoSource":    {"what it follows is not known", own, "", "", "./tiers/prod", false, false, nil},
+		"NoBranch":    {"it follows no branch", own, fleet, "", "./tiers/prod", false, false, nil},
+		"Path":        {"it has another path", own, fleet, "main", "./tiers/dev", false, false, []string{"cascade-system/cascade-system", "tiers/dev", "tiers/prod", "--move"}},
+		"Branch":      {"it follows another branch", own, fleet, "stable", "./tiers/prod", false, false, []string{"branch stable", "branch main", "--move"}},
+		"Repository":  {"it has another repository, and no login is shown", own, "https://hidden-word@example.com/dev", "main", "./tiers/prod", false, false, []string{"https://example.com/dev", fleet, "--move"}},
+		"Flux":        {"Flux's Kustomization applies its agent", flux, fleet, "main", "./tiers/dev", true, false, []string{"gitops/sync", "tiers/dev", "tiers/prod"}},
+		"FluxSame":    {"Flux's Kustomization applies its agent from there", flux, fleet, "main", "./tiers/prod", true, false, nil},
+		"AnotherSync": {"a Kustomization that does not apply the agent goes on beside it", flux, fleet, "main", "./tiers/dev", false, false, nil},
+		"Move":        {"a person says that it is to move", own, "https://example.com/dev", "stable", "./tiers/dev", false, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(func(b *bootstrap) { b.path, b.move, b.yes, b.timeout = "tiers/prod", tc.move, true, time.Minute })
+			t.Setenv("GIT_PASSWORD", "secret-of-ann")
+			agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}}
+			if tc.applied {
+				agent.Labels["kustomize.toolkit.fluxcd.io/namespace"], agent.Labels["kustomize.toolkit.fluxcd.io/name"] = tc.key.Namespace, tc.key.Name
+			}
+			objects := []client.Object{agent}
+			if named := (metav1.ObjectMeta{Namespace: tc.key.Namespace, Name: tc.key.Name}); named.Name != "" {
+				k := &kustomizev1.Kustomization{ObjectMeta: named, Spec: kustomizev1.KustomizationSpec{Path: tc.path}}
+				k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: named.Name}
+				objects = append(objects, k)
+				if tc.url != "" {
+					objects = append(objects, &sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{URL: tc.url, Reference: &sourcev1.GitRepositoryRef{Branch: tc.branch}}})
+				}
+			}
+			c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+					return fmt.Errorf("%s: %T %s is written", tc.reason, o, o.GetName())
+				},
+			}).Build()
+			_, err := b.prepare(t.Context(), c)
+			if (err != nil) != (tc.want != nil) {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			for _, text := range tc.want {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("%s: it does not name %s: %v", tc.reason, text, err)
+				}
+			}
+			if err != nil && strings.Contains(err.Error(), "hidden-word") {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// repositoryWith serves a repository that has these files, and logs in there.
+func repositoryWith(t *testing.T, files fstest.MapFS) (*gitserver.Server, *login.Login) {
+	t.Helper()
+	server, err := gitserver.Start(t.Context(), gitserver.Options{Root: t.TempDir(), Username: "ann", Password: "secret", TLS: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := server.Create(t.Context(), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Commit(t.Context(), "fleet", "main", "Begin", func(dir string) error { return os.CopyFS(dir, files) }); err != nil {
+		t.Fatal(err)
+	}
+	l, err := login.New(server.HTTPURL("fleet"), login.Given{Username: "ann", Password: "secret", CA: server.CA()}, nil, login.ScanHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, l
+}
+
+// TestBootstrapStaysOfFlux: what Flux's files of a repository would replace is looked at before
+// there is a commit.
+func TestBootstrapStaysOfFlux(t *testing.T) {
+	server, l := repositoryWith(t, fluxFiles("spec: {path: ./a}\n"))
+	named := metav1.ObjectMeta{Namespace: "flux-system", Name: "flux-system"}
+	c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(&kustomizev1.Kustomization{ObjectMeta: named, Spec: kustomizev1.KustomizationSpec{Path: "./b"}}).Build()
+	b, _ := newBootstrapOf(func(b *bootstrap) { b.url = server.HTTPURL("fleet") })
+	pushes := server.Requests("fleet").Pushes
+	if _, _, _, err := b.commit(t.Context(), c, l); err == nil || !strings.Contains(err.Error(), "flux-system/flux-system of this cluster syncs path b") {
+		t.Errorf("the tier of another path: %v", err)
+	}
+	if now := server.Requests("fleet").Pushes; now != pushes {
+		t.Errorf("it pushes all the same, %d times", now-pushes)
+	}
+	b.move = true
+	tree, _, pushed, err := b.commit(t.Context(), c, l)
+	if err != nil || !pushed {
+		t.Fatalf("a person says that it is to move: %v", err)
+	}
+	tree.Close()
+}
+
+// TestBootstrapPushBranch: a commit that a person is to merge is not followed before it is.
+func TestBootstrapPushBranch(t *testing.T) {
+	server, l := repositoryWith(t, fstest.MapFS{"README.md": {Data: []byte("A fleet.\n")}})
+	b, _ := newBootstrapOf(func(b *bootstrap) { b.url, b.pushBranch = server.HTTPURL("fleet"), "upgrade" })
+	var out bytes.Buffer
+	b.streams.Out = &out
+	c := fake.NewClientBuilder().WithScheme(newScheme()).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*appsv1.Deployment); ok {
+				t.Errorf("it goes on to start the agent")
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	}).Build()
+	if synced, err := b.sync(t.Context(), &apply.Cluster{Client: c}, l); err != nil || synced || !strings.Contains(out.String(), "merge it into main") {
+		t.Fatalf("it synced: %t: %v: %s", synced, err, out.String())
+	}
+	merge := func(from string) {
+		t.Helper()
+		remote, err := remoteOf(b.url, from, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, err := checkout.Clone(t.Context(), remote)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		sync, err := fs.ReadFile(tree.Files(), path.Join("a", layout.Dir, "sync.yaml"))
+		if err != nil || !strings.Contains(string(sync), "branch: main\n") {
+			t.Errorf("the tier follows another branch: %v: %s", err, sync)
+		}
+		agent, err := fs.Sub(tree.Files(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := server.Commit(t.Context(), "fleet", "main", "Merge", func(dir string) error { return os.CopyFS(path.Join(dir, "a"), agent) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.now = func() time.Time { return time.Now().Add(time.Minute) }
+	if _, err := b.sync(t.Context(), &apply.Cluster{Client: c}, l); err == nil || !strings.Contains(err.Error(), "it has a branch upgrade already") {
+		t.Errorf("before it is merged: %v", err)
+	}
+	merge("upgrade")
+	tree, _, pushed, err := b.commit(t.Context(), c, l)
+	if err != nil || pushed {
+		t.Fatalf("it is merged, and there is another commit: %t: %v", pushed, err)
+	}
+	tree.Close()
 }
 
 // TestBootstrapWorks: an agent that does not bring itself to what is committed is applied by hand.

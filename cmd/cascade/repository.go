@@ -140,9 +140,15 @@ func (c *cli) consent(ctx context.Context, question string, yes bool) error {
 // in the address is not in it.
 func remoteOf(address, branch string, l *login.Login) (checkout.Remote, error) {
 	auth, ca, err := l.Auth()
-	if u, perr := url.Parse(address); perr == nil && u.Scheme != "ssh" && u.User != nil {
-		u.User = nil
-		address = u.String()
+	return checkout.Remote{URL: withoutLogin(address), Branch: branch, Auth: auth, CA: ca}, err
+}
+
+// withoutLogin is a URL without the login that may be in it.
+func withoutLogin(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme == "ssh" || u.User == nil {
+		return address
 	}
-	return checkout.Remote{URL: address, Branch: branch, Auth: auth, CA: ca}, err
+	u.User = nil
+	return u.String()
 }

@@ -1,6 +1,7 @@
 package checkout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,9 @@ const remoteName = "origin"
 // Remote is a branch of a repository, and how to log in there.
 type Remote struct {
 	URL, Branch string
-	Auth        transport.AuthMethod
+	// PushBranch is a new branch that commits go to; empty: they go to Branch.
+	PushBranch string
+	Auth       transport.AuthMethod
 	// CA verifies the server, in PEM; nil: those of the machine do.
 	CA []byte
 }
@@ -165,9 +168,10 @@ func (t *Tree) commit(changes map[string][]byte, message string, by Author, now 
 var errRaced = errors.New("the branch moved meanwhile")
 
 func (t *Tree) push(ctx context.Context) error {
-	name := plumbing.NewBranchReferenceName(t.remote.Branch)
+	branch := cmp.Or(t.remote.PushBranch, t.remote.Branch)
+	from, name := plumbing.NewBranchReferenceName(t.remote.Branch), plumbing.NewBranchReferenceName(branch)
 	err := t.git.PushContext(ctx, &git.PushOptions{
-		RemoteName: remoteName, Auth: t.remote.Auth, CABundle: t.remote.CA, RefSpecs: []config.RefSpec{config.RefSpec(name + ":" + name)},
+		RemoteName: remoteName, Auth: t.remote.Auth, CABundle: t.remote.CA, RefSpecs: []config.RefSpec{config.RefSpec(from + ":" + name)},
 	})
 	if err == nil {
 		return nil
@@ -176,13 +180,15 @@ func (t *Tree) push(ctx context.Context) error {
 	now, listed := t.remoteHead(ctx, name)
 	switch {
 	case listed != nil:
-		return fmt.Errorf("cannot push to %s, branch %s: %w; whether the commit arrived is not known: %w", t.remote.URL, t.remote.Branch, err, listed)
+		return fmt.Errorf("cannot push to %s, branch %s: %w; whether the commit arrived is not known: %w", t.remote.URL, branch, err, listed)
 	case now == t.head:
 		return nil
-	case now != t.base:
+	case branch != t.remote.Branch && !now.IsZero():
+		return fmt.Errorf("cannot push to %s: it has a branch %s already; merge or delete it, or name another one", t.remote.URL, branch)
+	case branch == t.remote.Branch && now != t.base:
 		return fmt.Errorf("cannot push to %s: %w: %w", t.remote.URL, errRaced, err)
 	}
-	return fmt.Errorf("cannot push to %s, branch %s: %w; the login must be allowed to write there", t.remote.URL, t.remote.Branch, err)
+	return fmt.Errorf("cannot push to %s, branch %s: %w; the login must be allowed to write there", t.remote.URL, branch, err)
 }
 
 func (t *Tree) remoteHead(ctx context.Context, name plumbing.ReferenceName) (plumbing.Hash, error) {
