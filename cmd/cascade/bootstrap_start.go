@@ -171,6 +171,9 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 			last = err.Error()
 			return false, nil
 		}
+		if object, resume := suspended(git, k); object != "" {
+			return false, fmt.Errorf("%s is suspended, so that nothing arrives; run %s, and try again", object, resume)
+		}
 		fetched := answered(git, token, before, git.Status.LastHandledReconcileAt) && git.Status.Artifact != nil
 		ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
 		if fetched && k.Status.LastAppliedRevision == git.Status.Artifact.Revision && k.Status.ObservedGeneration == k.Generation &&
@@ -185,10 +188,29 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 		progress.tick(c.now())
 		return false, nil
 	})
+	if err != nil && ctx.Err() != nil && last != "" {
+		err = fmt.Errorf("%w: %s", err, last)
+	}
 	if err != nil {
-		return "", fmt.Errorf("cannot wait until the tier has synced itself: %w: %s", err, last)
+		return "", fmt.Errorf("cannot wait until the tier has synced itself: %w", err)
 	}
 	return git.Status.Artifact.Revision, nil
+}
+
+// suspended is which of the two objects that sync a tier a person suspended, with the command that
+// lets it go on; empty if neither is.
+func suspended(git *sourcev1.GitRepository, k *kustomizev1.Kustomization) (object, resume string) {
+	for _, of := range []struct {
+		kind, word string
+		object     client.Object
+		suspended  bool
+	}{{"GitRepository", "gitrepository", git, git.Spec.Suspend}, {"Kustomization", "kustomization", k, k.Spec.Suspend}} {
+		if of.suspended {
+			key := client.ObjectKeyFromObject(of.object)
+			return of.kind + " " + key.String(), fmt.Sprintf("cascade resume %s %s -n %s", of.word, key.Name, key.Namespace)
+		}
+	}
+	return "", ""
 }
 
 // troubles are why a sync is not done, as the objects say. That there is no artifact, a

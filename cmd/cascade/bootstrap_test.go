@@ -431,6 +431,31 @@ func TestBootstrapWorks(t *testing.T) {
 	}
 }
 
+// TestAwaitSuspended: nobody waits for what a person suspended.
+func TestAwaitSuspended(t *testing.T) {
+	for name, tc := range map[string]struct {
+		git, kustomization bool
+		want               string
+	}{
+		"Source":        {true, false, "GitRepository cascade-system/cascade-system is suspended, so that nothing arrives; run cascade resume gitrepository cascade-system -n cascade-system"},
+		"Kustomization": {false, true, "Kustomization cascade-system/cascade-system is suspended, so that nothing arrives; run cascade resume kustomization cascade-system -n cascade-system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(nil)
+			named := metav1.ObjectMeta{Namespace: b.namespace, Name: layout.Name}
+			c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(
+				&sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{Suspend: tc.git}},
+				&kustomizev1.Kustomization{ObjectMeta: named, Spec: kustomizev1.KustomizationSpec{Suspend: tc.kustomization}},
+			).Build()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if _, err := b.awaitSync(ctx, c, synced{b.tierKey(), b.tierKey()}); err == nil || !strings.Contains(err.Error(), tc.want) || ctx.Err() != nil {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
 // TestLoginInURL: the login in the URL of a repository that Flux syncs is used and is not shown.
 func TestLoginInURL(t *testing.T) {
 	for address, want := range map[string]checkout.Remote{

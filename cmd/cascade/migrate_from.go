@@ -29,6 +29,7 @@ func (m *migrate) fromFlux(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	facts.Suspended, facts.Resume = suspended(m.git, m.kustomization)
 	if err := m.operator(ctx, cluster, facts); err != nil {
 		return err
 	}

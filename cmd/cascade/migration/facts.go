@@ -51,6 +51,9 @@ type Facts struct {
 	Served, Unserved, Ours []Kind
 	// Outdated are kinds of Flux that are not served in the version that an agent reads.
 	Outdated []string
+	// Suspended is which object that syncs the repository is suspended, empty if none is, and
+	// Resume the command that lets it go on.
+	Suspended, Resume string
 	// Held are objects that an agent holds something back for, which no other engine does.
 	Held []string
 	// Objects in inventories. Unrecorded are HelmReleases without one, which earlier versions of

@@ -58,6 +58,10 @@ func FromFlux(f Facts, files []string) Plan {
 		p.Refused = fmt.Sprintf("the definitions do not serve %s, which the agent reads; upgrade Flux to 2.6 or later first", strings.Join(f.Outdated, ", "))
 		return p
 	}
+	if f.Suspended != "" {
+		p.Refused = fmt.Sprintf("%s is suspended, so that the commit would not arrive; run %s first, and try again", f.Suspended, f.Resume)
+		return p
+	}
 	if f.Instance != "" {
 		p.say("FluxInstance %s declares the controllers: it has to scale them to zero, as the patch below does", f.Instance)
 	}

@@ -53,6 +53,12 @@ func TestPlans(t *testing.T) {
 		"from-sharded": {"labels share the objects out among controllers", func(f *Facts) {
 			f.Shards = []Controller{{"kustomize-controller-shard1", 1}, {"helm-controller-shard1", 0}, {"kustomize-controller-shard2", 2}}
 		}, from},
+		"from-suspended": {"the commit would not arrive, with Flux stopped for it", func(f *Facts) {
+			f.Suspended, f.Resume = "Kustomization flux-system/flux-system", "cascade resume kustomization flux-system -n flux-system"
+		}, from},
+		"to-suspended": {"nothing waits for the commit", func(f *Facts) {
+			f.Suspended, f.Resume = "Kustomization flux-system/flux-system", "cascade resume kustomization flux-system -n flux-system"
+		}, to},
 		"from-unsharded": {"those for parts were scaled to zero", func(f *Facts) { f.Shards = []Controller{{"kustomize-controller-shard1", 0}} }, from},
 		"from-helm":      {"releases of an earlier Flux", func(f *Facts) { f.Unrecorded = 3 }, from},
 		"to":             {"nothing that only an agent serves", nil, to},
