@@ -37,6 +37,9 @@ const (
 	childAccount = "cascade-child"
 	// childAccountNamespace is where it is. The agent's namespace does not exist yet.
 	childAccountNamespace = metav1.NamespaceSystem
+	// accountOfAnnotation on the account is the UID of the kube-system of the tier that added the
+	// cluster last: all tiers have one account there, and one token.
+	accountOfAnnotation = v1alpha1.Group + "/account-of"
 )
 
 func (c *cli) newChild() *cobra.Command {
@@ -129,8 +132,12 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 	if err != nil {
 		return err
 	}
+	tier, err := systemUID(ctx, hub)
+	if err != nil {
+		return fmt.Errorf("cannot tell which tier this is: %w", err)
+	}
 	fmt.Fprintf(a.streams.ErrOut, "► making service account %s/%s in the child\n", childAccountNamespace, childAccount)
-	for _, o := range accountOfChild() {
+	for _, o := range accountOfChild(tier) {
 		if err := serverSideApply(ctx, child, o); err != nil {
 			return fmt.Errorf("cannot make the account in the child: %w", err)
 		}
@@ -159,8 +166,8 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 // admit refuses a cluster that is a child already, and a name that is another's. It returns the
 // Child that has the name, nil if there is none.
 func (a *childAdd) admit(ctx context.Context, hub, child client.Client) (*v1alpha1.Child, error) {
-	system := &corev1.Namespace{}
-	if err := child.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+	system, err := systemUID(ctx, child)
+	if err != nil {
 		return nil, fmt.Errorf("cannot reach the child: %w", err)
 	}
 	children := &v1alpha1.ChildList{}
@@ -177,9 +184,9 @@ func (a *childAdd) admit(ctx context.Context, hub, child client.Client) (*v1alph
 		switch id := found.Status.Identity; {
 		case same && found.Spec.ClusterRef != nil:
 			return nil, fmt.Errorf("cannot add Child %s/%s: it is that of a Cluster of Cluster API; use another name", a.namespace, a.name)
-		case same && id != nil && id.KubeSystemUID != string(system.UID):
+		case same && id != nil && id.KubeSystemUID != system:
 			return nil, fmt.Errorf("cannot add Child %s/%s: it is another cluster, whose kube-system has UID %s; use another name, or remove that one first", a.namespace, a.name, id.KubeSystemUID)
-		case !same && id != nil && id.KubeSystemUID == string(system.UID):
+		case !same && id != nil && id.KubeSystemUID == system:
 			return nil, fmt.Errorf("cannot add Child %s/%s: the cluster is Child %s/%s already", a.namespace, a.name, found.Namespace, found.Name)
 		}
 	}
@@ -288,14 +295,22 @@ func (a *childAdd) print(objects ...client.Object) error {
 	return err
 }
 
+// systemUID is the UID of the kube-system of a cluster, which tells it from others.
+func systemUID(ctx context.Context, c client.Client) (string, error) {
+	system := &corev1.Namespace{}
+	err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system)
+	return string(system.UID), err
+}
+
 // accountOfChild are the objects by which a tier reaches a child. The token does not lapse:
 // it is the way back when that of the parent's own account has.
-func accountOfChild() []client.Object {
+func accountOfChild(tier string) []client.Object {
 	name := metav1.ObjectMeta{Namespace: childAccountNamespace, Name: childAccount}
-	token := name
+	account, token := name, name
+	account.Annotations = map[string]string{accountOfAnnotation: tier}
 	token.Annotations = map[string]string{corev1.ServiceAccountNameKey: childAccount}
 	return []client.Object{
-		&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: name},
+		&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: account},
 		&rbacv1.ClusterRoleBinding{
 			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
 			ObjectMeta: metav1.ObjectMeta{Name: childAccount},
@@ -384,7 +399,8 @@ func (c *cli) newChildRemove() *cobra.Command {
 		Use:   "remove <name>",
 		Short: "Remove a cluster that was added by hand: the Child here, and the account there",
 		Long: "Remove a cluster that was added by hand. What layers put into it stays there, as do its workloads. With\n" +
-			"--child-kubeconfig the account that `cascade child add` made in the cluster goes, too.",
+			"--child-kubeconfig the account that `cascade child add` made in the cluster goes, too, unless another\n" +
+			"tier reaches the cluster by it.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeName("child"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -409,7 +425,8 @@ func (c *cli) newChildRemove() *cobra.Command {
 	return cmd
 }
 
-// removeChild removes a Child and, where the cluster is given as well, the account there.
+// removeChild removes a Child and, where the cluster is given as well, the account there unless
+// another tier uses it. What Git declares is not for it to remove.
 func (c *cli) removeChild(ctx context.Context, hub, child client.Client, key client.ObjectKey) error {
 	if child != nil {
 		if err := isClusterOf(ctx, hub, child, key); err != nil {
@@ -417,20 +434,36 @@ func (c *cli) removeChild(ctx context.Context, hub, child client.Client, key cli
 		}
 	}
 	found := &v1alpha1.Child{}
-	switch err := hub.Get(ctx, key, found); {
-	case apierrors.IsNotFound(err): // the rest of a removal that did not end
-	case err != nil:
+	err := hub.Get(ctx, key, found)
+	there := err == nil
+	switch owner := declaredBy(found); {
+	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("cannot read Child %s: %w", key, err)
-	case found.Spec.ClusterRef != nil:
+	case there && found.Spec.ClusterRef != nil:
 		return fmt.Errorf("cannot remove Child %s: it is that of a Cluster of Cluster API, and comes back as long as that is there", key)
-	default:
-		if err := hub.Delete(ctx, found, client.Preconditions{UID: &found.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("cannot delete Child %s: %w", key, err)
-		}
+	case there && owner != "":
+		return fmt.Errorf("cannot remove Child %s: %s declares it, and would make it again without the account; take it out of Git first, and say this again for the account. "+
+			"If it stays although it is not in Git any more: kubectl delete child %s -n %s", key, owner, key.Name, key.Namespace)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: clusterapi.KubeconfigSecret(key.Name)}}
 	if err := hub.Get(ctx, client.ObjectKeyFromObject(secret), secret); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot read Secret %s: %w", secret.Name, err)
+	}
+	var account *corev1.ServiceAccount
+	var user string
+	if child != nil {
+		if account, user, err = accountIn(ctx, hub, child, found); err != nil {
+			return err
+		}
+	}
+	// An earlier call that did not end may have left the Secret, or the account.
+	if !there && !isOurs(secret) && account == nil {
+		return fmt.Errorf("cannot remove Child %s: there is none, and nothing is left of one; -n says in which namespace it is", key)
+	}
+	if there {
+		if err := hub.Delete(ctx, found, client.Preconditions{UID: &found.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot delete Child %s: %w", key, err)
+		}
 	}
 	// One of Cluster API, or of somebody else, stays.
 	if isOurs(secret) {
@@ -442,7 +475,11 @@ func (c *cli) removeChild(ctx context.Context, hub, child client.Client, key cli
 	if child == nil {
 		return nil
 	}
-	for _, o := range accountOfChild() {
+	if user != "" {
+		fmt.Fprintf(c.streams.Out, "► service account %s/%s stays in it: %s reaches the cluster by it; if that one is no more, delete the account there\n", childAccountNamespace, childAccount, user)
+		return nil
+	}
+	for _, o := range accountOfChild("") {
 		if err := child.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("cannot delete the account in the child: %w", err)
 		}
@@ -451,11 +488,38 @@ func (c *cli) removeChild(ctx context.Context, hub, child client.Client, key cli
 	return nil
 }
 
+// accountIn reads the account in a child, nil if it has none, and says which other tier uses it,
+// empty if none is known to. One that an earlier version of `cascade child add` made names no tier;
+// what took the Child over may use it.
+func accountIn(ctx context.Context, hub, child client.Client, of *v1alpha1.Child) (account *corev1.ServiceAccount, user string, err error) {
+	account = &corev1.ServiceAccount{}
+	if err := child.Get(ctx, client.ObjectKey{Namespace: childAccountNamespace, Name: childAccount}, account); apierrors.IsNotFound(err) {
+		return nil, "", nil
+	} else if err != nil {
+		return nil, "", fmt.Errorf("cannot read the account in the child: %w", err)
+	}
+	if by := of.Status.SupersededBy; by != nil {
+		return account, "the management cluster that took it over, process " + by.Holder + ",", nil
+	}
+	tier := account.Annotations[accountOfAnnotation]
+	if tier == "" {
+		return account, "", nil
+	}
+	own, err := systemUID(ctx, hub)
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot tell which tier this is: %w; without --child-kubeconfig the account in the child stays", err)
+	}
+	if tier == own {
+		return account, "", nil
+	}
+	return account, "the tier that added it after this one, whose kube-system has UID " + tier + ",", nil
+}
+
 // isClusterOf refuses another cluster than that of a Child, which may be gone already: a
 // kubeconfig has several contexts, and each child has an account of the same name.
 func isClusterOf(ctx context.Context, hub, child client.Client, key client.ObjectKey) error {
-	system := &corev1.Namespace{}
-	if err := child.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+	system, err := systemUID(ctx, child)
+	if err != nil {
 		return fmt.Errorf("cannot reach the child: %w; without --child-kubeconfig its account stays", err)
 	}
 	children := &v1alpha1.ChildList{}
@@ -467,10 +531,10 @@ func isClusterOf(ctx context.Context, hub, child client.Client, key client.Objec
 		same, id := client.ObjectKeyFromObject(found) == key, found.Status.Identity
 		switch {
 		case id == nil:
-		case same && id.KubeSystemUID != string(system.UID):
-			return fmt.Errorf("cannot remove Child %s: --child-kubeconfig leads to another cluster, whose kube-system has UID %s and not %s; say --child-context", key, system.UID, id.KubeSystemUID)
-		case !same && id.KubeSystemUID == string(system.UID):
-			return fmt.Errorf("cannot remove Child %s: --child-kubeconfig leads to the cluster of Child %s, whose kube-system has UID %s; say --child-context", key, client.ObjectKeyFromObject(found), system.UID)
+		case same && id.KubeSystemUID != system:
+			return fmt.Errorf("cannot remove Child %s: --child-kubeconfig leads to another cluster, whose kube-system has UID %s and not %s; say --child-context", key, system, id.KubeSystemUID)
+		case !same && id.KubeSystemUID == system:
+			return fmt.Errorf("cannot remove Child %s: --child-kubeconfig leads to the cluster of Child %s, whose kube-system has UID %s; say --child-context", key, client.ObjectKeyFromObject(found), system)
 		}
 	}
 	return nil

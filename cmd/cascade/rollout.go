@@ -140,9 +140,9 @@ func (c *cli) suspendRollout(ctx context.Context, cl client.Client, key client.O
 	return nil
 }
 
-// declaredBy is the Kustomization or HelmRelease that applied an object.
+// declaredBy is the Kustomization, HelmRelease or Layer of the parent tier that applied an object.
 func declaredBy(o client.Object) string {
-	for kind, group := range map[string]string{"Kustomization": "kustomize.toolkit.fluxcd.io", "HelmRelease": "helm.toolkit.fluxcd.io"} {
+	for kind, group := range map[string]string{"Kustomization": "kustomize.toolkit.fluxcd.io", "HelmRelease": "helm.toolkit.fluxcd.io", "Layer": v1alpha1.LayerLabelGroup} {
 		if name := o.GetLabels()[group+"/name"]; name != "" {
 			return kind + " " + o.GetLabels()[group+"/namespace"] + "/" + name
 		}

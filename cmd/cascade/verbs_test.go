@@ -647,7 +647,7 @@ func TestChildExport(t *testing.T) {
 }
 
 // TestRemoveChild: the account goes from the cluster of the Child alone, and if that is not the
-// one that is given, nothing goes.
+// one that is given, nothing goes. Nor does what another tier uses, and what Git makes again.
 func TestRemoveChild(t *testing.T) {
 	known := func(name, uid string) *v1alpha1.Child {
 		c := child("fleet", name, nil, nil)
@@ -656,23 +656,40 @@ func TestRemoveChild(t *testing.T) {
 		}
 		return c
 	}
+	declared := func(group string) *v1alpha1.Child {
+		c := known("edge", "uid-edge")
+		c.Labels = map[string]string{group + "/name": "apps", group + "/namespace": "team"}
+		return c
+	}
+	superseded := known("edge", "uid-edge")
+	superseded.Status.SupersededBy = &v1alpha1.Epoch{Number: 7, Holder: "process-b"}
 	for name, tc := range map[string]struct {
 		reason   string
 		children []client.Object
+		account  string // the tier that its annotation names
 		err      []string
+		stays    string // who the account stays for
 	}{
-		"Same":         {"it is that cluster", []client.Object{known("edge", "uid-edge"), known("shop", "uid-shop")}, nil},
-		"Another":      {"the context leads to a cluster that is no child", []client.Object{known("edge", "uid-other")}, []string{"uid-edge", "uid-other", "--child-context"}},
-		"Child":        {"the context leads to another child", []client.Object{known("edge", ""), known("shop", "uid-edge")}, []string{"fleet/shop", "uid-edge"}},
-		"Gone":         {"an earlier call removed the Child", []client.Object{known("shop", "uid-shop")}, nil},
-		"GoneAndChild": {"it is gone, and the context leads to another child", []client.Object{known("shop", "uid-edge")}, []string{"fleet/shop", "uid-edge"}},
-		"Unconnected":  {"the tier has never reached it", []client.Object{known("edge", "")}, nil},
+		"Same":         {"it is that cluster", []client.Object{known("edge", "uid-edge"), known("shop", "uid-shop")}, "uid-hub", nil, ""},
+		"Unmarked":     {"an earlier version made the account", []client.Object{known("edge", "uid-edge")}, "", nil, ""},
+		"Another":      {"the context leads to a cluster that is no child", []client.Object{known("edge", "uid-other")}, "uid-hub", []string{"uid-edge", "uid-other", "--child-context"}, ""},
+		"Child":        {"the context leads to another child", []client.Object{known("edge", ""), known("shop", "uid-edge")}, "uid-hub", []string{"fleet/shop", "uid-edge"}, ""},
+		"Gone":         {"an earlier call removed the Child", []client.Object{known("shop", "uid-shop")}, "uid-hub", nil, ""},
+		"GoneAndChild": {"it is gone, and the context leads to another child", []client.Object{known("shop", "uid-edge")}, "uid-hub", []string{"fleet/shop", "uid-edge"}, ""},
+		"Unconnected":  {"the tier has never reached it", []client.Object{known("edge", "")}, "uid-hub", nil, ""},
+		"Superseded":   {"the new parent reaches it by the account", []client.Object{superseded}, "", nil, "process-b"},
+		"Added":        {"the new parent is about to take it over", []client.Object{known("edge", "uid-edge")}, "uid-other-hub", nil, "uid-other-hub"},
+		"GoneAndAdded": {"an earlier call removed the Child, and the new parent uses the account", nil, "uid-other-hub", nil, "uid-other-hub"},
+		"Declared":     {"Git makes it again, without an account then", []client.Object{declared("kustomize.toolkit.fluxcd.io")}, "uid-hub", []string{"Kustomization team/apps", "Git first"}, ""},
+		"OfLayer":      {"so does the parent tier", []client.Object{declared(v1alpha1.LayerLabelGroup)}, "uid-hub", []string{"Layer team/apps"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.children...).Build()
-			there := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(accountOfChild()...).
-				WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid-edge"}}).Build()
-			c, _ := newCLI(t)
+			system := func(uid types.UID) client.Object {
+				return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: uid}}
+			}
+			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.children...).WithObjects(system("uid-hub")).Build()
+			there := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(accountOfChild(tc.account)...).WithObjects(system("uid-edge")).Build()
+			c, out := newCLI(t)
 			err := c.removeChild(t.Context(), hub, there, client.ObjectKey{Namespace: "fleet", Name: "edge"})
 			if (err == nil) != (tc.err == nil) {
 				t.Fatalf("%s: %v", tc.reason, err)
@@ -682,8 +699,11 @@ func TestRemoveChild(t *testing.T) {
 					t.Errorf("%s: %v does not name %s", tc.reason, err, text)
 				}
 			}
-			for _, o := range accountOfChild() {
-				if gone := apierrors.IsNotFound(there.Get(t.Context(), client.ObjectKeyFromObject(o), o)); gone != (tc.err == nil) {
+			if !strings.Contains(out.String(), tc.stays) {
+				t.Errorf("%s: it does not say for whom the account stays: %s", tc.reason, out.String())
+			}
+			for _, o := range accountOfChild("") {
+				if gone := apierrors.IsNotFound(there.Get(t.Context(), client.ObjectKeyFromObject(o), o)); gone != (tc.err == nil && tc.stays == "") {
 					t.Errorf("%s: %T is gone: %t", tc.reason, o, gone)
 				}
 			}
@@ -694,7 +714,15 @@ func TestRemoveChild(t *testing.T) {
 			if tc.err != nil && len(left.Items) != len(tc.children) {
 				t.Errorf("%s: %d of %d Children are left", tc.reason, len(left.Items), len(tc.children))
 			}
+			if found := slices.ContainsFunc(left.Items, func(c v1alpha1.Child) bool { return c.Name == "edge" }); tc.err == nil && found {
+				t.Errorf("%s: the Child is there still", tc.reason)
+			}
 		})
+	}
+	empty := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(known("shop", "uid-shop")).Build()
+	c, _ := newCLI(t)
+	if err := c.removeChild(t.Context(), empty, nil, client.ObjectKey{Namespace: "fleet", Name: "edge"}); err == nil || !strings.Contains(err.Error(), "there is none") {
+		t.Errorf("a Child that never was: %v", err)
 	}
 }
 
