@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -181,6 +184,48 @@ func TestUninstallBesideFlux(t *testing.T) {
 			}
 			if err := cluster.Get(ctx, key, agent); err != nil {
 				t.Errorf("%s: the agent is gone: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestUninstallAgain: what a call that did not end left is found where the agent was.
+func TestUninstallAgain(t *testing.T) {
+	part := func(namespace string, more map[string]string) client.Object {
+		labels := map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux"}
+		maps.Copy(labels, more)
+		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName, Labels: labels}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		left   []client.Object
+		said   string
+		want   string // in what is said
+		err    string
+	}{
+		"Nothing":   {"it is uninstalled", nil, "", "Namespace cascade-system with its records", ""},
+		"Elsewhere": {"the agent was in a namespace of its own", []client.Object{part("mgmt", nil)}, "", "ServiceAccount/mgmt/cascade", ""},
+		"Said":      {"a person says which", []client.Object{part("mgmt", nil), part("other", nil)}, "mgmt", "ServiceAccount/mgmt/cascade", ""},
+		"Two":       {"nobody says which", []client.Object{part("mgmt", nil), part("other", nil)}, "", "", "mgmt and other"},
+		"Wrong":     {"nothing of it is where a person says", []client.Object{part("mgmt", nil)}, "other", "", "left in namespace mgmt"},
+		"Layer":     {"the parent would push it again", []client.Object{part("mgmt", map[string]string{"layer.cascade.dev/name": "base", "layer.cascade.dev/namespace": "fleet"})}, "", "", "Layer fleet/base"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.left...).Build()
+			c, out := newCLI(t)
+			c.now, c.flags.Namespace = func() time.Time { return noon }, &tc.said
+			err := (&uninstall{cli: c, yes: true}).run(t.Context(), cluster)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+			}
+			if !strings.Contains(out.String(), tc.want) {
+				t.Errorf("%s: it does not say %s:\n%s", tc.reason, tc.want, out)
+			}
+			for _, o := range tc.left {
+				goes := tc.err == "" && (tc.said == "" || tc.said == o.GetNamespace())
+				if gone := apierrors.IsNotFound(cluster.Get(t.Context(), client.ObjectKeyFromObject(o), &corev1.ServiceAccount{})); gone != goes {
+					t.Errorf("%s: the account in %s is gone: %t", tc.reason, o.GetNamespace(), gone)
+				}
 			}
 		})
 	}

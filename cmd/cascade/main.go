@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,11 +138,14 @@ func (c *cli) say(format string, args ...any) {
 }
 
 // namespace is the one asked for, or the agent's.
-func (c *cli) namespace() string {
-	if c.flags.Namespace != nil && *c.flags.Namespace != "" {
-		return *c.flags.Namespace
+func (c *cli) namespace() string { return cmp.Or(c.saidNamespace(), v1alpha1.AgentNamespace) }
+
+// saidNamespace is the namespace of -n, empty if nobody said it.
+func (c *cli) saidNamespace() string {
+	if c.flags.Namespace == nil {
+		return ""
 	}
-	return v1alpha1.AgentNamespace
+	return *c.flags.Namespace
 }
 
 func newScheme() *runtime.Scheme {

@@ -61,11 +61,17 @@ func (m *migrate) toFlux(ctx context.Context) error {
 	if m.found, err = installation.Find(ctx, cluster); err != nil {
 		return err
 	}
-	if m.found != nil {
-		m.namespace = m.found.Namespace
+	left := m.found
+	if left == nil { // or a part of it is left, by a call that did not end
+		if left, err = installation.Remains(ctx, cluster, m.saidNamespace()); err != nil {
+			return err
+		}
 	}
-	if m.found != nil && m.found.Layer != "" {
-		return fmt.Errorf("cannot migrate: Layer %s of the parent tier pushes the agent, and would push it again; take spec.agent out of that Layer", m.found.Layer)
+	if left != nil {
+		m.namespace = left.Namespace
+	}
+	if left != nil && left.Layer != "" {
+		return fmt.Errorf("cannot migrate: Layer %s of the parent tier pushes the agent, and would push it again; take spec.agent out of that Layer", left.Layer)
 	}
 	l, err := m.logInAs(ctx, cluster)
 	if err != nil {

@@ -65,6 +65,11 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return err
 	}
+	if found == nil { // or a part of it is left, by a call that did not end
+		if found, err = installation.Remains(ctx, c, u.saidNamespace()); err != nil {
+			return err
+		}
+	}
 	namespace := u.namespace()
 	if found != nil {
 		if found.Layer != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -54,14 +55,49 @@ func Find(ctx context.Context, c client.Client) (*Found, error) {
 		return nil, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s and one in %s; delete the Deployment that is none", agents[0].Namespace, agents[1].Namespace)
 	}
 	d := &agents[0]
-	found := &Found{Namespace: d.Namespace, Version: d.Annotations[VersionAnnotation], HostNetwork: d.Spec.Template.Spec.HostNetwork, Ready: d.Status.ReadyReplicas > 0}
-	if name := d.Labels[v1alpha1.LayerLabelGroup+"/name"]; name != "" {
-		found.Layer = d.Labels[v1alpha1.LayerLabelGroup+"/namespace"] + "/" + name
-	}
-	if name := d.Labels[kustomizev1.GroupVersion.Group+"/name"]; name != "" {
-		found.Kustomization = d.Labels[kustomizev1.GroupVersion.Group+"/namespace"] + "/" + name
-	}
+	found := appliedBy(d)
+	found.Version, found.HostNetwork, found.Ready = d.Annotations[VersionAnnotation], d.Spec.Template.Spec.HostNetwork, d.Status.ReadyReplicas > 0
 	return found, nil
+}
+
+// appliedBy is where an object of an agent is, and who applies it.
+func appliedBy(o client.Object) *Found {
+	found, labels := &Found{Namespace: o.GetNamespace()}, o.GetLabels()
+	if name := labels[v1alpha1.LayerLabelGroup+"/name"]; name != "" {
+		found.Layer = labels[v1alpha1.LayerLabelGroup+"/namespace"] + "/" + name
+	}
+	if name := labels[kustomizev1.GroupVersion.Group+"/name"]; name != "" {
+		found.Kustomization = labels[kustomizev1.GroupVersion.Group+"/namespace"] + "/" + name
+	}
+	return found
+}
+
+// Remains looks for what an uninstallation that did not end left of an agent without a Deployment;
+// nil if nothing is there that has a namespace. The namespace says which agent is meant, empty if nobody
+// said.
+func Remains(ctx context.Context, c client.Client, namespace string) (*Found, error) {
+	left := map[string]*Found{}
+	for _, gvk := range rights() {
+		list, err := labelled(ctx, c, gvk, partLabels())
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			if ns := list[i].GetNamespace(); ns != "" {
+				left[ns] = appliedBy(&list[i])
+			}
+		}
+	}
+	namespaces := slices.Sorted(maps.Keys(left))
+	switch {
+	case len(left) == 0:
+		return nil, nil
+	case namespace == "" && len(left) == 1:
+		return left[namespaces[0]], nil
+	case left[namespace] != nil:
+		return left[namespace], nil
+	}
+	return nil, fmt.Errorf("cannot tell which agent is meant: there is no Deployment of one, and its account or rights are left in namespace %s; say which with -n", strings.Join(namespaces, " and "))
 }
 
 // Admit is an error if a version must not be installed in a namespace over what is there.

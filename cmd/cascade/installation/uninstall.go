@@ -56,7 +56,7 @@ func PartsOf(ctx context.Context, c client.Client, namespace string, definitions
 		{[]schema.GroupVersionKind{admission.WithKind("ValidatingAdmissionPolicyBinding"), admission.WithKind("ValidatingAdmissionPolicy")}, &parts.Walls},
 	} {
 		for _, gvk := range of.kinds {
-			list, err := labelled(ctx, c, gvk, map[string]string{nameLabel: v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux"})
+			list, err := labelled(ctx, c, gvk, partLabels())
 			if err != nil {
 				return Parts{}, err
 			}
@@ -86,6 +86,11 @@ func PartsOf(ctx context.Context, c client.Client, namespace string, definitions
 		}
 	}
 	return parts, nil
+}
+
+// partLabels are on all parts of an agent.
+func partLabels() map[string]string {
+	return map[string]string{nameLabel: v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux"}
 }
 
 // Running names the pods of an agent that have not ended.
