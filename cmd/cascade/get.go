@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -289,7 +290,7 @@ func (c *cli) newGet() *cobra.Command {
 		Long: "List objects and whether they are ready, of one kind, of all sources, of all kinds of image updates, or of\n" +
 			"all kinds. With --watch it goes on to print what changes. An object whose Ready condition is missing counts as not ready.\n" +
 			"Several objects are a List in JSON and YAML, one that is named is itself. Without any object it ends\n" +
-			"with 1, unless a selector left none.",
+			"with 1, unless a selector left none; of several kinds also if one cannot be read, after it printed the others.",
 		Example: "  cascade get all -A\n" +
 			"  cascade get kustomizations apps -n cascade-system -o yaml\n" +
 			"  cascade get all -A --status-selector ready=false\n" +
@@ -461,9 +462,15 @@ func (c *cli) get(ctx context.Context, cl client.WithWatch, chosen []getter, o *
 		return c.watchKind(ctx, cl, chosen[0], o, l, printer)
 	}
 	var found []client.Object
-	first := true
+	first, unread := true, false
 	for _, g := range chosen {
 		objects, err := listObjects(ctx, cl, g, l)
+		// What the server refuses of one kind says nothing of the others.
+		if len(chosen) > 1 && errors.As(err, new(apierrors.APIStatus)) && !apierrors.IsUnauthorized(err) {
+			fmt.Fprintf(c.streams.ErrOut, "✗ %s\n", err)
+			unread = true
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -480,19 +487,23 @@ func (c *cli) get(ctx context.Context, cl client.WithWatch, chosen []getter, o *
 			return err
 		}
 	}
-	if len(found) == 0 && !o.narrows() {
+	if len(found) == 0 && !o.narrows() && !unread {
 		return fmt.Errorf("found nothing in %s", o.where())
 	}
-	if printer == nil {
-		if len(found) == 0 {
+	switch {
+	case printer == nil:
+		if len(found) == 0 && !unread {
 			fmt.Fprintf(c.streams.ErrOut, "► nothing in %s is so\n", o.where())
 		}
-		return nil
+	case o.name != "" && len(found) == 1 && len(chosen) == 1:
+		err = c.print(printer, found[0])
+	default:
+		err = c.printAll(printer, *o.print.OutputFormat, found)
 	}
-	if o.name != "" && len(found) == 1 && len(chosen) == 1 {
-		return c.print(printer, found[0])
+	if err == nil && unread {
+		err = errNotReady
 	}
-	return c.printAll(printer, *o.print.OutputFormat, found)
+	return err
 }
 
 func (o *getOptions) where() string {

@@ -16,13 +16,17 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -206,6 +210,50 @@ func TestGet(t *testing.T) {
 			}
 			if tc.output == "toml" && !strings.Contains(err.Error(), "use wide, name, json, yaml, jsonpath=") {
 				t.Errorf("%s\nerror %q, want it to say what to use", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestGetRefused: a kind that may not be read keeps nothing of the others back, and a script learns of it.
+func TestGetRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, kinds, output string
+		err                   error // of the list
+		has, hasNot           string
+		want                  error
+	}{
+		"Table":       {"a role of a tenant says nothing of that kind", "all", "", apierrors.NewForbidden(schema.GroupResource{Resource: "artifactgenerators"}, "", errors.New("no")), "kustomization/apps", "", errNotReady},
+		"Programs":    {"they get the List of the rest", "all", "json", apierrors.NewInternalError(errors.New("conversion webhook failed")), `"name": "apps"`, "found nothing", errNotReady},
+		"One":         {"there is nothing else to print", "ag", "", apierrors.NewForbidden(schema.GroupResource{Resource: "artifactgenerators"}, "", errors.New("no")), "", "✗", nil},
+		"Unreachable": {"the others cannot be read either", "all", "", errors.New("connection refused"), "", "✗", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects()...).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					if _, ok := list.(*generatorv1.ArtifactGeneratorList); ok {
+						return tc.err
+					}
+					return c.List(ctx, list, opts...)
+				},
+			}).Build()
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			chosen, err := choose(tc.kinds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := newGetOptions()
+			o.namespace, *o.print.OutputFormat = v1alpha1.AgentNamespace, tc.output
+			err = c.get(t.Context(), cl, chosen, o)
+			if err == nil || errors.Is(err, errNotReady) != (tc.want != nil) {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if !strings.Contains(out.String(), tc.has) || tc.hasNot != "" && strings.Contains(out.String(), tc.hasNot) {
+				t.Errorf("%s: it prints\n%s", tc.reason, out)
+			}
+			if said := strings.Contains(out.String(), "✗ cannot list artifactgenerators"); said != (tc.want != nil) {
+				t.Errorf("%s: it says which kind: %t\n%s", tc.reason, said, out)
 			}
 		})
 	}
