@@ -17,5 +17,6 @@
 //
 // Failure model: an API server that does not answer gives a page that says so, with the
 // status 503: a list that is followed is there while its watch is open only, and each page asks
-// for the report or the heartbeat of the tier besides. Nothing old is shown as if it were new.
+// for the report or the heartbeat of the tier besides. A page that is open is told so, and that it is
+// read again. Nothing old is shown as if it were new.
 package web

@@ -225,8 +225,8 @@ func write(w http.ResponseWriter, r *http.Request, status int, content []byte) {
 	}
 }
 
-// live tells a page when it is another one, as server-sent events. Rights are asked for with
-// each look.
+// live tells a page when it is another one, and when the tier cannot be read, as server-sent
+// events. Rights are asked for with each look.
 func (s *Server) live(w http.ResponseWriter, r *http.Request, q page.Query) {
 	name := page.Name(r.URL.Query().Get("of"))
 	if required, _ := page.Needs(name); required == nil {
@@ -244,8 +244,8 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request, q page.Query) {
 	ctx, cancel := context.WithTimeout(r.Context(), streamLife)
 	defer cancel()
 	r = r.WithContext(ctx)
-	last, err := s.digest(r, name, q)
-	if err != nil {
+	now, err := s.digest(r, name, q)
+	if refused(err) {
 		s.fail(w, r, err)
 		return
 	}
@@ -267,26 +267,35 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request, q page.Query) {
 	}
 	tick := time.NewTicker(s.Look)
 	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now, err := s.digest(r, name, q)
+	// Any other answer than a stream would be the last one that a browser asks for, so one that
+	// begins while the tier cannot be read says so as well.
+	for last, unread := now, false; ctx.Err() == nil; now, err = s.digest(r, name, q) {
 		text := ": \n\n"
 		switch {
-		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), errors.As(err, new(*Refusal)):
+		case refused(err):
 			send("event: ended\ndata: refused\n\n")
 			return
-		case err == nil && now != last:
-			last = now
+		case err != nil && !unread:
+			s.Log.Error(err, "cannot read for a page that is open")
+			unread = true
+			text = "event: unread\ndata: page\n\n"
+		case err == nil && (unread || now != last):
+			last, unread = now, false
 			text = "event: changed\ndata: page\n\n"
 		}
 		if !send(text) {
 			return
 		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
 	}
+}
+
+// refused reports whether an error is an answer to the reader, and not the lack of one.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || errors.As(err, new(*Refusal))
 }
 
 // digest identifies what a page says. Ages move once a minute.

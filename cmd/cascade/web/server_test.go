@@ -205,59 +205,86 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestLive: a page that is another one is told, once; who lost the right is told nothing more.
+// TestLive: a page that is another one is told, once, and so is that it cannot be read, however the
+// stream began; who lost the right is told nothing more.
 func TestLive(t *testing.T) {
 	cl := tierClient(t)
-	allowed := make(chan bool, 1)
-	allowed <- true
+	answers := make(chan int, 1)
+	answers <- http.StatusOK
 	may := func(ctx context.Context, of authzv1.ResourceAttributes) (int, error) {
-		ok := <-allowed
-		allowed <- ok
-		if !ok {
-			return http.StatusForbidden, nil
+		answer := <-answers
+		answers <- answer
+		switch answer {
+		case http.StatusOK:
+			return all()(ctx, of)
+		case http.StatusForbidden:
+			return answer, nil
 		}
-		return all()(ctx, of)
+		return 0, errors.New("no route")
+	}
+	turn := func(answer int) {
+		<-answers
+		answers <- answer
 	}
 	s := serverFor(t, cl, may)
 	s.Now = func() time.Time { return time.Unix(1000, 0) }
 	s.Look = 100 * time.Millisecond // the client has twice as long to take what it is told
 	server := httptest.NewServer(s)
-	defer server.Close()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/live?of=fleet", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close() //nolint:errcheck // it was only read
-	lines := bufio.NewScanner(answer.Body)
-	next := func() string {
-		for lines.Scan() {
-			if strings.HasPrefix(lines.Text(), "event: ") {
-				return lines.Text()
-			}
+	t.Cleanup(server.Close)
+	// follow is a page that is opened. What it returns waits for an event, or for a look without one.
+	follow := func() (next func() string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/live?of=fleet", nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return "the end"
+		answer, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() }) // it was only read
+		lines := bufio.NewScanner(answer.Body)
+		if !lines.Scan() || lines.Text() != "retry: 5000" {
+			t.Fatalf("it begins %d with %q", answer.StatusCode, lines.Text())
+		}
+		return func() string {
+			for lines.Scan() {
+				if text := lines.Text(); strings.HasPrefix(text, "event: ") || text == ": " {
+					return text
+				}
+			}
+			return "the end"
+		}
 	}
-	if !lines.Scan() || lines.Text() != "retry: 5000" {
-		t.Fatalf("it begins with %q", lines.Text())
+	news := func(next func() string, want string) {
+		t.Helper()
+		got := next()
+		for looks := 0; got == ": " && looks < 20; looks++ {
+			got = next()
+		}
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
+	next := follow()
 	if err := cl.Create(t.Context(), &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "new"}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := next(); got != "event: changed" {
-		t.Errorf("a new child: %s", got)
+	news(next, "event: changed")
+	turn(http.StatusServiceUnavailable)
+	news(next, "event: unread")
+	if got := next(); got != ": " {
+		t.Errorf("once more unread: %q", got)
 	}
-	<-allowed
-	allowed <- false
-	if got := next(); got != "event: ended" {
-		t.Errorf("the right is lost: %s", got)
+	another := follow()
+	if got := another(); got != "event: unread" {
+		t.Errorf("a stream that begins unread: %q", got)
 	}
-	if got := next(); got != "the end" {
-		t.Errorf("after that: %s", got)
-	}
+	turn(http.StatusOK)
+	news(next, "event: changed") // it says what it said, and takes back that it may be old
+	news(another, "event: changed")
+	turn(http.StatusForbidden)
+	news(next, "event: ended")
+	news(next, "the end")
 }
 
 // TestStreamsAreBounded: more pages than that do not follow changes.

@@ -40,6 +40,7 @@
   const update = () => load().catch(() => { status.textContent = "Cannot update: the server does not answer."; });
   const source = new EventSource(document.body.dataset.live);
   source.addEventListener("changed", update);
+  source.addEventListener("unread", () => { status.textContent = "The tier cannot be read now: what is shown may be old."; });
   source.addEventListener("ended", () => {
     source.close();
     status.textContent = "No more updates: reload the page.";
