@@ -231,9 +231,11 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 		return
 	}
 	// One of which nothing is told may have something, and gets its first revision in its wave: to
-	// wait would keep the whole layer from it, with what has the child tell more.
+	// wait would keep the whole layer from it, with what has the child tell more. Another layer may have
+	// brought the agent before the nodes were ready, which may need what the revision brings.
 	has, perhaps := report.BroughtRevision(said, *m.spec.Moves.Source)
-	if c.Known = true; has != "" {
+	c.Known, c.New = true, report.HasNothing(said, *m.spec.Moves.Source)
+	if has != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
 	}
 	c.Ready = pin != nil && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)

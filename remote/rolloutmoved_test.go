@@ -64,23 +64,24 @@ func TestSourceInChild(t *testing.T) {
 		pin    string
 		has    string
 		ready  bool
+		new    bool
 	}{
-		"NotThere":    {"it has one source, which is another: nothing of it is to be taken for the new one", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought()}, "", "", false},
-		"SameCommit":  {"another source has the commit of the pin already, and this one is not there yet", app, v1alpha1.Report{Revision: two, Ready: true, Brought: brought()}, two, "", false},
-		"There":       {"", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(app, two))}, two, two, true},
-		"Behind":      {"it has another commit", app, v1alpha1.Report{Ready: true, Brought: brought(has(app, one))}, two, one, false},
-		"NotReady":    {"it has the commit, and is not ready with it", app, v1alpha1.Report{Brought: brought(has(app, two))}, two, two, false},
-		"SameName":    {"a team of the cluster has a source of that name", app, v1alpha1.Report{Revision: "app=" + one + ",app=" + two, Ready: true, Brought: brought(has(app, two))}, two, two, true},
-		"NoRoom":      {"it is not told, and is to have its first revision in its wave: it is told first from then on", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Brought: &v1alpha1.ReportBrought{More: 3}}, "", "", false},
-		"OlderAgent":  {"it names no objects; its one source has what the pin says", app, v1alpha1.Report{Revision: two, Ready: true}, two, "", true},
-		"OlderNames":  {"of several it names each", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Ready: true}, "", one, false},
-		"OlderOthers": {"it names others, and is not kept from the agent that the layer may bring", app, v1alpha1.Report{Revision: "w=" + one + ",x=" + two, Ready: true}, "", "", false},
-		"Release":     {"a chart's version", web, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0", "1.3.0", true},
-		"ValuesFiles": {"the chart of this tier has values files, which took what the repository says besides the version", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "v1.3.0+b"))}, "1.3.0", "v1.3.0+b", true},
-		"OtherBuild":  {"of one version there may be several builds", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0+b"))}, "1.3.0+c", "1.3.0+b", false},
-		"NoBuildYet":  {"a build of a version is not the version before it", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0+c", "1.3.0", false},
-		"NextRelease": {"", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.4.0", "1.3.0", false},
-		"NoRelease":   {"a commit is no version of a chart", web, v1alpha1.Report{Revision: one, Ready: true}, "", "", false},
+		"NotThere":    {"it has one source, which is another: nothing of it is to be taken for the new one", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought()}, "", "", false, true},
+		"SameCommit":  {"another source has the commit of the pin already, and this one is not there yet", app, v1alpha1.Report{Revision: two, Ready: true, Brought: brought()}, two, "", false, true},
+		"There":       {"", app, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(app, two))}, two, two, true, false},
+		"Behind":      {"it has another commit", app, v1alpha1.Report{Ready: true, Brought: brought(has(app, one))}, two, one, false, false},
+		"NotReady":    {"it has the commit, and is not ready with it", app, v1alpha1.Report{Brought: brought(has(app, two))}, two, two, false, false},
+		"SameName":    {"a team of the cluster has a source of that name", app, v1alpha1.Report{Revision: "app=" + one + ",app=" + two, Ready: true, Brought: brought(has(app, two))}, two, two, true, false},
+		"NoRoom":      {"it is not told, and is to have its first revision in its wave: it is told first from then on", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Brought: &v1alpha1.ReportBrought{More: 3}}, "", "", false, false},
+		"OlderAgent":  {"it names no objects; its one source has what the pin says", app, v1alpha1.Report{Revision: two, Ready: true}, two, "", true, false},
+		"OlderNames":  {"of several it names each", app, v1alpha1.Report{Revision: "app=" + one + ",x=" + two, Ready: true}, "", one, false, false},
+		"OlderOthers": {"it names others, and is not kept from the agent that the layer may bring", app, v1alpha1.Report{Revision: "w=" + one + ",x=" + two, Ready: true}, "", "", false, false},
+		"Release":     {"a chart's version", web, v1alpha1.Report{Revision: one, Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0", "1.3.0", true, false},
+		"ValuesFiles": {"the chart of this tier has values files, which took what the repository says besides the version", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "v1.3.0+b"))}, "1.3.0", "v1.3.0+b", true, false},
+		"OtherBuild":  {"of one version there may be several builds", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0+b"))}, "1.3.0+c", "1.3.0+b", false, false},
+		"NoBuildYet":  {"a build of a version is not the version before it", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.3.0+c", "1.3.0", false, false},
+		"NextRelease": {"", web, v1alpha1.Report{Ready: true, Brought: brought(has(web, "1.3.0"))}, "1.4.0", "1.3.0", false, false},
+		"NoRelease":   {"a commit is no version of a chart", web, v1alpha1.Report{Revision: one, Ready: true}, "", "", false, false},
 	} {
 		o := &v1alpha1.Rollout{}
 		o.Spec.Moves.Source = &tc.of
@@ -96,13 +97,14 @@ func TestSourceInChild(t *testing.T) {
 		if c.Has != nil {
 			got = c.Has.Revision
 		}
-		if got != tc.has || c.Ready != tc.ready || !c.Known || c.New {
-			t.Errorf("%s: %s: it has %q, ready %t, known %t, new %t, want %q, %t", name, tc.reason, got, c.Ready, c.Known, c.New, tc.has, tc.ready)
+		if got != tc.has || c.Ready != tc.ready || !c.Known || c.New != tc.new {
+			t.Errorf("%s: %s: it has %q, ready %t, known %t, new %t, want %q, %t, %t", name, tc.reason, got, c.Ready, c.Known, c.New, tc.has, tc.ready, tc.new)
 		}
 	}
 }
 
-// TestNewToRollout: a child is new to a Rollout if nothing that could bring what it moves was ever in place.
+// TestNewToRollout: a child is new to a Rollout if nothing that could bring what it moves was ever in place, or
+// its agent tells that it has none of it.
 func TestNewToRollout(t *testing.T) {
 	base := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Name: "base"}}
 	app := &v1alpha1.RolloutPinnedSource{Kind: "GitRepository", Namespace: "apps", Name: "app"}
@@ -120,7 +122,9 @@ func TestNewToRollout(t *testing.T) {
 		"LayerUnasked":  {"nobody asked the child yet", moved{layer: base}, []v1alpha1.ChildLayer{{Name: "base"}}, nil, false},
 		"Source":        {"", moved{}, []v1alpha1.ChildLayer{waits}, nil, true},
 		"SourceInPlace": {"a layer is in place, which may have brought it", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, nil, false},
-		"SourceUntold":  {"who reports may have it without a word of it", moved{}, []v1alpha1.ChildLayer{waits}, &v1alpha1.Report{Ready: true}, false},
+		"SourceUntold":  {"an agent of before may have it without a word of it", moved{}, []v1alpha1.ChildLayer{waits}, &v1alpha1.Report{Ready: true}, false},
+		"SourceTold":    {"its agent came with a layer that is in place, and tells all that layers brought", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{}}, true},
+		"SourceNoRoom":  {"it may be one of those that there was no room for", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{More: 1}}, false},
 	} {
 		o := &v1alpha1.Rollout{}
 		if tc.moved.layer == nil {

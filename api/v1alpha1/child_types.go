@@ -313,7 +313,7 @@ type ReportedSource struct {
 	// Name of the object.
 	Name string `json:"name"`
 	// Revision that all who refer to a source have tried; of a HelmRelease the version of its
-	// chart.
+	// chart, empty if it has one that no pin can name.
 	Revision string `json:"revision"`
 }
 

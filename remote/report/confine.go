@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -56,7 +57,9 @@ func confine(r *v1alpha1.Report) {
 }
 
 func confineBrought(b *v1alpha1.ReportBrought) {
-	b.Objects, b.More = b.Objects[:min(len(b.Objects), maxBrought)], max(0, b.More)
+	// What is cut off is not told either.
+	cut := max(0, len(b.Objects)-maxBrought)
+	b.Objects, b.More = b.Objects[:len(b.Objects)-cut], int32(min(int64(max(0, b.More))+int64(cut), math.MaxInt32))
 	for i := range b.Objects {
 		o := &b.Objects[i]
 		o.Kind, o.Namespace = bounded(o.Kind, maxLabel), bounded(o.Namespace, maxLabel)

@@ -196,7 +196,7 @@ func revisions(f Facts, late map[sourceKey]string) string {
 	return shortened(text)
 }
 
-// brought are the sources and HelmReleases of a tier that layers brought.
+// brought are the sources and HelmReleases of a tier that layers brought, and that have anything.
 func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
 	type object struct {
 		v1alpha1.ReportedSource
@@ -204,7 +204,7 @@ func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
 	}
 	var all []object
 	tell := func(o client.Object, kind, revision string) {
-		if revision != "" && o.GetLabels()[v1alpha1.LayerLabelGroup+"/name"] != "" {
+		if o.GetLabels()[v1alpha1.LayerLabelGroup+"/name"] != "" {
 			is := v1alpha1.ReportedSource{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Revision: bounded(revision, maxRevision)}
 			all = append(all, object{is, isPinned(o) || o.GetAnnotations()[v1alpha1.PinnedAnnotation] != ""})
 		}
@@ -215,13 +215,13 @@ func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
 		}
 	}
 	for i := range f.Releases {
-		// Whether it is ready at that version, the tier's readiness says.
+		// Whether it is ready at that version, the tier's readiness says. One whose version cannot be told has one all the same.
 		if has := f.Releases[i].Status.History.Latest(); has != nil {
 			tell(&f.Releases[i], helmv2.HelmReleaseKind, chartVersion(&f.Releases[i], has.ChartVersion))
 		}
 	}
 	slices.SortFunc(all, func(a, b object) int {
-		return cmp.Or(-boolean(a.pinned, b.pinned), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(-boolean(a.pinned, b.pinned), boolean(a.Revision == "", b.Revision == ""), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	b := &v1alpha1.ReportBrought{More: int32(max(0, len(all)-maxBrought))}
 	for _, o := range all[:min(len(all), maxBrought)] {
@@ -260,12 +260,23 @@ func BroughtRevision(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) (has, 
 		}
 		return revision, ""
 	}
-	for _, b := range r.Brought.Objects {
-		if b.Kind == of.Kind && b.Namespace == of.Namespace && b.Name == of.Name {
-			return b.Revision, ""
-		}
+	if i := broughtAt(r.Brought, of); i >= 0 {
+		return r.Brought.Objects[i].Revision, ""
 	}
 	return "", ""
+}
+
+// broughtAt is where a report tells of an object, below zero if it does not.
+func broughtAt(b *v1alpha1.ReportBrought, of v1alpha1.RolloutPinnedSource) int {
+	return slices.IndexFunc(b.Objects, func(o v1alpha1.ReportedSource) bool {
+		return o.Kind == of.Kind && o.Namespace == of.Namespace && o.Name == of.Name
+	})
+}
+
+// HasNothing reports whether the cluster of a report has nothing of an object that a Rollout moves: its
+// agent tells of all that layers brought, and that is not among it.
+func HasNothing(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) bool {
+	return r.Brought != nil && r.Brought.More == 0 && broughtAt(r.Brought, of) < 0
 }
 
 // RevisionOf is the revision of one source in a report: the only one, of whatever name, or

@@ -280,6 +280,24 @@ func TestBrought(t *testing.T) {
 			t.Errorf("%s: %q is told of %+v, want %q", name, got, tc.of, tc.want)
 		}
 	}
+	empty := Compute(Facts{Sources: []client.Object{others}}, nil, start)
+	few := Compute(Facts{Releases: []helmv2.HelmRelease{web, own}}, nil, start)
+	for name, tc := range map[string]struct {
+		reason string
+		report *v1alpha1.Report
+		of     string
+		want   bool
+	}{
+		"Empty":   {"no layer brought anything", empty, "web", true},
+		"Another": {"another one was brought", few, "net", true},
+		"Told":    {"it has it", few, "web", false},
+		"NoRoom":  {"it may be one of those that are not told", r, "net", false},
+		"Older":   {"an agent of before tells of none", &v1alpha1.Report{}, "web", false},
+	} {
+		if got := HasNothing(tc.report, v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: web.Namespace, Name: tc.of}); got != tc.want {
+			t.Errorf("%s: %s: it has nothing %t", name, tc.reason, got)
+		}
+	}
 	for name, tc := range map[string]struct{ reason, has, asks, want string }{
 		"Range":    {"to pin it would package the chart anew, which is to wait for its wave", "1.3.0+4", "1.x", ""},
 		"Newest":   {"nor does it ask for any", "1.3.0+4", "", ""},
@@ -290,15 +308,15 @@ func TestBrought(t *testing.T) {
 		merged := releaseNamed("web", 0, nil)
 		merged.Labels, merged.Status.History = byLayer, helmv2.Snapshots{{ChartVersion: tc.has}}
 		merged.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{Version: tc.asks, ValuesFiles: []string{"values-prod.yaml"}}}
-		got, _ := BroughtRevision(Compute(Facts{Releases: []helmv2.HelmRelease{merged}}, nil, start), v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: merged.Namespace, Name: "web"})
-		if got != tc.want {
-			t.Errorf("%s: with values files, %s: %q is told, want %q", name, tc.reason, got, tc.want)
+		told, of := Compute(Facts{Releases: []helmv2.HelmRelease{merged}}, nil, start), v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: merged.Namespace, Name: "web"}
+		if got, _ := BroughtRevision(told, of); got != tc.want || HasNothing(told, of) {
+			t.Errorf("%s: with values files, %s: %q is told, want %q; it has nothing %t", name, tc.reason, got, tc.want, HasNothing(told, of))
 		}
 	}
 	for range 2 * maxBrought {
 		r.Brought.Objects = append(r.Brought.Objects, v1alpha1.ReportedSource{Kind: strings.Repeat("k", 9999), Revision: strings.Repeat("r", 9999)})
 	}
-	if confine(r); len(r.Brought.Objects) != maxBrought {
-		t.Errorf("a child told %d", len(r.Brought.Objects))
+	if confine(r); len(r.Brought.Objects) != maxBrought || r.Brought.More != 4*maxBrought+2 {
+		t.Errorf("a child told %d, and %d more", len(r.Brought.Objects), r.Brought.More)
 	}
 }

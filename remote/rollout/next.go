@@ -22,8 +22,8 @@ type Cluster struct {
 	// it has nothing.
 	Known bool
 	Has   *v1alpha1.RolloutRevision
-	// New: it certainly has nothing, as no layer that could bring it was ever in place. One that is
-	// known to have nothing otherwise may only not tell.
+	// New: it certainly has nothing, as no layer that could bring it was ever in place, or its agent
+	// tells all that it has. One that is known to have nothing otherwise may only not tell.
 	New bool
 	// Unreachable is since when the cluster cannot be reached; zero if it can.
 	Unreachable time.Time
