@@ -588,6 +588,10 @@ type ChildRollout struct {
 	// revision of this Rollout.
 	// +optional
 	Blameless bool `json:"blameless,omitempty"`
+	// Unproven: the child missed its deadline at the revision, or was put off before it was ready
+	// at it, and was not ready at it since.
+	// +optional
+	Unproven bool `json:"unproven,omitempty"`
 	// Below is how many clusters below the child were not ready when it got the revision.
 	// More of them may not be when it is done.
 	// +optional

@@ -165,14 +165,10 @@ func (m *member) blamed(at v1alpha1.RolloutRevision) bool {
 	return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed)
 }
 
-// unproven reports whether the cluster failed at what it has, or was never known to be ready at it. The
-// result may have changed since: a retry puts the cluster off, and one that was ill before may be out of reach
-// at the deadline, or be another tier's. What is put off for a roll was neither, or it would not have been.
+// unproven reports whether the cluster failed at what it has, or was never known to be ready at it, whatever
+// put it off since. Of one that is updating nobody knows yet.
 func (m *member) unproven() bool {
-	if m.is(v1alpha1.ResultDeferred) {
-		return m.pin.Reason == v1alpha1.ReasonProgressing || m.pin.Blameless && m.pin.Reason != v1alpha1.ReasonRollingOut
-	}
-	return m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven)
+	return m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven) || m.pin != nil && m.pin.Unproven
 }
 
 // count sums up.

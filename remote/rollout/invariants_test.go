@@ -45,8 +45,11 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 	f.status = d.Status
 	for _, p := range pins {
 		pin := p.ChildRollout
-		if pin.Result == v1alpha1.ResultFailed {
-			f.failed[p.Cluster] = pin.Revision
+		if pin.Result == v1alpha1.ResultSucceeded {
+			f.ready[p.Cluster] = pin.Revision
+		} else if was := f.cluster(p.Cluster).pin; pin.Result == v1alpha1.ResultFailed || pin.Result == v1alpha1.ResultUnproven || pin.Reason == v1alpha1.ReasonProgressing ||
+			pin.Result == v1alpha1.ResultUnreachable && was != nil && was.Result == v1alpha1.ResultDegraded {
+			delete(f.ready, p.Cluster)
 		}
 		f.named[pin.Revision] = true
 		f.cluster(p.Cluster).pin = &pin
@@ -255,7 +258,7 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		// Who is new, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
 		back := c.pin != nil && run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && c.pin.Revision == run.Revision
 		has := c.pin == nil && (c.facts().New || c.runs != "" && (c.runs == p.Revision || !c.well())) ||
-			c.pin != nil && (c.pin.Result == v1alpha1.ResultUnproven || c.pin.Blameless && c.pin.Result != v1alpha1.ResultSucceeded && c.pin.Reason != v1alpha1.ReasonRollingOut || c.pin.Revision == p.Revision || f.failed[c.name] == c.pin.Revision || f.overdue(c, run))
+			c.pin != nil && (c.pin.Result != v1alpha1.ResultUpdating && f.ready[c.name] != c.pin.Revision || c.pin.Revision == p.Revision || f.overdue(c, run))
 		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
 		}

@@ -33,8 +33,8 @@ type fleet struct {
 	approved map[string]bool
 	// named are revisions that a run had, or that a cluster had before.
 	named map[string]bool
-	// failed has at which revision a cluster failed last.
-	failed map[string]string
+	// ready has at which revision a cluster was ready last, unless it failed at that since.
+	ready map[string]string
 	// proofs are what another environment proved, the newest first, failure why they cannot be
 	// read, and refused the commits that are not on the branch.
 	proofs            []rollout.Proof
@@ -113,7 +113,7 @@ func amount(r *rand.Rand, least int) intstr.IntOrString {
 }
 
 func newFleet(seed uint64) *fleet {
-	f := &fleet{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0), named: map[string]bool{}, failed: map[string]string{}, approved: map[string]bool{}, refused: map[string]bool{}, room: -1, commits: 1}
+	f := &fleet{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0), named: map[string]bool{}, ready: map[string]string{}, approved: map[string]bool{}, refused: map[string]bool{}, room: -1, commits: 1}
 	f.terms()
 	for range f.IntN(9) {
 		f.join()

@@ -240,9 +240,12 @@ func (m *member) set(to v1alpha1.ChildRollout) {
 	m.pin, m.dirty = &to, true
 }
 
-// result changes the result of what a cluster has.
+// result changes the result of what a cluster has. That it is unproven stays until it is ready: a retry, a
+// pause, another tier or a lost link say nothing of what it has.
 func (m *member) result(now time.Time, result v1alpha1.RolloutResult, reason string) {
 	to := *m.pin
+	missed := result == v1alpha1.ResultUnreachable && m.is(v1alpha1.ResultDegraded)
+	to.Unproven = result != v1alpha1.ResultSucceeded && (missed || m.unproven() || m.changing())
 	to.Result, to.Reason, to.Since = result, reason, metav1.NewTime(now)
 	m.set(to)
 }
@@ -366,8 +369,14 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		}
 	case v1alpha1.ResultDeferred:
 		// Nobody lets it begin again after the run. One that changes by itself is well before that.
-		if reached && m.Ready && m.pin.Reason != v1alpha1.ReasonRollingOut {
+		switch {
+		case !reached || !m.Ready:
+		case m.pin.Reason != v1alpha1.ReasonRollingOut:
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
+		case m.pin.Unproven:
+			to := *m.pin
+			to.Unproven = false
+			m.set(to)
 		}
 	}
 }

@@ -80,6 +80,116 @@ func TestStuckRoll(t *testing.T) {
 	})
 }
 
+// TestUnprovenRoll: a cluster that was well before gets what ends its roll as well, if it was never known to be
+// ready at what it has or failed at it, whatever put it off since; who was ready at that is left alone.
+func TestUnprovenRoll(t *testing.T) {
+	waves := []v1alpha1.RolloutWave{wave("rest", 3, 0)}
+	rolls := func(s *story) *rollout.Cluster {
+		s.commit(second)
+		s.decide()
+		s.takes(true, "rest2")
+		s.takes(false, "rest1")
+		c := s.cluster("rest1")
+		c.Rolling = v1alpha1.ReasonRollingOut
+		return c
+	}
+	tellAll(t, []tale{
+		{name: "is out of reach at the deadline", reason: "the commit may have cut it off, and the next one mends that", waves: waves, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			c := rolls(s)
+			c.Unreachable = s.now
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("rest1", v1alpha1.ResultUnreachable)
+			s.commit(third)
+			s.decide()
+			c.Unreachable = time.Time{}
+			s.decide()
+			s.at(third, "rest1", "rest2")
+		}},
+		{name: "is elsewhere meanwhile", reason: "it was not ready when it went", waves: waves, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			c := rolls(s)
+			c.Elsewhere = true
+			s.decide()
+			s.result("rest1", v1alpha1.ResultDeferred)
+			s.commit(third)
+			s.decide()
+			c.Elsewhere = false
+			s.decide()
+			s.at(third, "rest1", "rest2")
+		}},
+		{name: "is paused meanwhile", reason: "it failed before a person had it in hand, and does not end its roll without the next commit", waves: waves, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			c := rolls(s)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("rest1", v1alpha1.ResultFailed)
+			c.Rolling = v1alpha1.ReasonPaused
+			s.commit(third)
+			s.decide()
+			s.result("rest1", v1alpha1.ResultDeferred)
+			s.at(third, "rest2")
+			c.Rolling = v1alpha1.ReasonRollingOut
+			s.decide()
+			s.at(third, "rest1", "rest2")
+		}},
+		{name: "gets ready while it is paused", reason: "what it has proved itself by now, and an upgrade that follows is left alone", waves: waves, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			c := rolls(s)
+			s.after(10 * time.Minute)
+			s.decide()
+			c.Rolling = v1alpha1.ReasonPaused
+			s.commit(third)
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.takes(false, "rest1")
+			c.Rolling = v1alpha1.ReasonRollingOut
+			s.decide()
+			s.at(third, "rest2")
+		}},
+		{name: "was ready, and failed after that", reason: "it broke at what it has, only later", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0), wave("last", 1, 0)}, clusters: []string{"rest1", "rest2", "last1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.takes(false, "rest1")
+			s.decide()
+			s.result("rest1", v1alpha1.ResultDegraded)
+			c := s.cluster("rest1")
+			c.Rolling, c.Unreachable = v1alpha1.ReasonRollingOut, s.now
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("rest1", v1alpha1.ResultUnreachable)
+			s.spec.Preempt = true
+			s.commit(third)
+			s.decide()
+			c.Unreachable = time.Time{}
+			s.decide()
+			s.at(third, "rest1", "rest2")
+		}},
+		{name: "was ill before and then ready", reason: "it was lost in the soak and is upgraded: nothing that it has keeps it from being ready", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.takes(false, "canary1")
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultSucceeded)
+			s.lose("canary1")
+			s.after(time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUnreachable)
+			s.spec.Suspend = true
+			s.find(false, "canary1")
+			s.cluster("canary1").Rolling = v1alpha1.ReasonRollingOut
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.spec.Suspend, s.spec.Preempt = false, true
+			s.commit(third)
+			s.decide()
+			s.at(third)
+			s.at(second, "canary1")
+		}},
+	})
+}
+
 // TestNewRoll: a cluster that has nothing of the Rollout gets its first revision while its machines
 // come up, as they may need it for that: nodes are not ready without what makes their network.
 func TestNewRoll(t *testing.T) {
