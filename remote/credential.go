@@ -84,16 +84,21 @@ func lifeOf(secret *corev1.Secret) (renew, ends time.Time) {
 		return renew, ends
 	}
 	var begins time.Time
-	sooner := func(config rest.Config) {
-		if c := capibridge.CredentialOf(&config); !c.ExpiresAt.IsZero() && (ends.IsZero() || c.ExpiresAt.Before(ends)) {
-			begins, ends = c.IssuedAt.UTC().Truncate(time.Second), c.ExpiresAt.UTC().Truncate(time.Second)
+	sooner := func(key string, config rest.Config) {
+		c := capibridge.CredentialOf(&config)
+		if c.ExpiresAt.IsZero() || !ends.IsZero() && !c.ExpiresAt.Before(ends) {
+			return
+		}
+		begins, ends = c.IssuedAt.UTC().Truncate(time.Second), c.ExpiresAt.UTC().Truncate(time.Second)
+		if begins.IsZero() {
+			begins = changedAt(secret, key) // a token need not say when it was issued
 		}
 	}
 	for _, key := range []string{corev1.TLSCertKey, "certFile", "clientCert"} {
-		sooner(rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: secret.Data[key]}})
+		sooner(key, rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: secret.Data[key]}})
 	}
 	for _, key := range []string{"token", "bearerToken", "password"} {
-		sooner(rest.Config{BearerToken: string(secret.Data[key])})
+		sooner(key, rest.Config{BearerToken: string(secret.Data[key])})
 	}
 	return dueIn(begins, ends), ends
 }
@@ -125,29 +130,25 @@ func writtenAt(secret *corev1.Secret) time.Time {
 	if !at.IsZero() {
 		return at
 	}
-	at = secret.CreationTimestamp.UTC()
+	return changedAt(secret, v1alpha1.ExpiresAnnotation)
+}
+
+// changedAt is when a Secret got what it has in an annotation or a key of its data; when it was made, if
+// nothing says that it was changed since.
+func changedAt(secret *corev1.Secret, field string) time.Time {
+	at := secret.CreationTimestamp.UTC()
 	for _, by := range secret.ManagedFields {
-		if by.Time != nil && by.FieldsV1 != nil && by.Time.After(at) && strings.Contains(by.FieldsV1.GetRawString(), `"f:`+v1alpha1.ExpiresAnnotation+`"`) {
+		if by.Time != nil && by.FieldsV1 != nil && by.Time.After(at) && strings.Contains(by.FieldsV1.GetRawString(), `"f:`+field+`"`) {
 			at = by.Time.UTC()
 		}
 	}
 	return at
 }
 
-// lapsesSoon is how long before its end a credential is overdue of which it is not known when its life
-// began, as of a token without the time of its issue.
-const lapsesSoon = 3 * 24 * time.Hour
-
 // overdue reports whether a credential has lapsed, or should have been renewed: for how long it
 // lives is its keeper's choice.
 func overdue(c v1alpha1.ChildCredential, now time.Time) bool {
-	switch {
-	case c.ExpiresAt == nil:
-		return false
-	case c.RenewAt != nil:
-		return !now.Before(c.RenewAt.Time) || !now.Before(c.ExpiresAt.Time)
-	}
-	return !now.Before(c.ExpiresAt.Add(-lapsesSoon))
+	return c.ExpiresAt != nil && (!now.Before(c.ExpiresAt.Time) || c.RenewAt != nil && !now.Before(c.RenewAt.Time))
 }
 
 // warn sets a condition that names the credentials of the child that have used two

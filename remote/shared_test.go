@@ -85,9 +85,23 @@ func TestLifeOf(t *testing.T) {
 		"Token":         {"a token has it written in it", corev1.Secret{Data: map[string][]byte{"bearerToken": []byte(webToken(`{"iat":10,"exp":100}`))}}, at(70), at(100)},
 		"Certificate":   {"so has a certificate", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100))}}, at(70), at(100)},
 		"Sooner":        {"of two, what lapses first counts", corev1.Secret{Data: map[string][]byte{"tls.crt": certificate(t, at(10), at(100)), "token": []byte(webToken(`{"iat":20,"exp":50}`))}}, at(40), at(50)},
-		"Hostile":       {"numbers that are no times say nothing", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":9e99,"exp":1e99}`))}}, time.Time{}, time.Time{}},
-		"Backwards":     {"a life that ends before it begins is none", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":100,"exp":50}`))}}, time.Time{}, time.Time{}},
-		"Rubbish":       {"a token of three parts may be something else", corev1.Secret{Data: map[string][]byte{"token": []byte("a.b.c")}}, time.Time{}, time.Time{}},
+		"Undated": {
+			"a token need not say when it was issued: it has been here since it was written", corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(3600, 0)}, Data: map[string][]byte{"token": []byte(webToken(`{"exp":7200}`))}},
+			at(6000), at(7200),
+		},
+		"UndatedInPlace": {
+			"who renews it writes another one into the Secret", corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(10, 0), ManagedFields: []metav1.ManagedFieldsEntry{
+					{Time: new(metav1.Unix(3600, 0)), FieldsV1: metav1.NewFieldsV1(`{"f:data":{".":{},"f:token":{}}}`)},
+					{Time: new(metav1.Unix(7000, 0)), FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:username":{}}}`)},
+				}},
+				Data: map[string][]byte{"token": []byte(webToken(`{"exp":7200}`))},
+			},
+			at(6000), at(7200),
+		},
+		"Hostile":   {"numbers that are no times say nothing", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":9e99,"exp":1e99}`))}}, time.Time{}, time.Time{}},
+		"Backwards": {"a life that ends before it begins is none", corev1.Secret{Data: map[string][]byte{"token": []byte(webToken(`{"iat":100,"exp":50}`))}}, time.Time{}, time.Time{}},
+		"Rubbish":   {"a token of three parts may be something else", corev1.Secret{Data: map[string][]byte{"token": []byte("a.b.c")}}, time.Time{}, time.Time{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if renew, ends := lifeOf(&tc.secret); !renew.Equal(tc.renew) || !ends.Equal(tc.ends) {
