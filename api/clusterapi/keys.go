@@ -13,6 +13,10 @@ const (
 	// AWSControllerSecret has the keys of the controllers of AWS. They use it for what names no
 	// identity, and to assume a role.
 	AWSControllerSecret = "capa-manager-bootstrap-credentials"
+	// VSphereControllerSecret and GCPControllerSecret have those of theirs, for clusters that name
+	// no keys.
+	VSphereControllerSecret = "capv-manager-bootstrap-credentials"
+	GCPControllerSecret     = "capg-manager-bootstrap-credentials"
 	// AzureCredentialAnnotation names the Secret with which Azure Service Operator makes a
 	// resource. Without it the operator takes AzureNamespaceSecret of the namespace, and where
 	// that is not there, its own AzureControllerSecret.
@@ -35,6 +39,10 @@ func KindsByControllerSecret(secret string) string {
 		return "AWS"
 	case AzureControllerSecret:
 		return "Azure"
+	case VSphereControllerSecret:
+		return "VSphere"
+	case GCPControllerSecret:
+		return "GCP"
 	}
 	return ""
 }
@@ -81,16 +89,19 @@ func azureSecretOf(found []string, resource map[string]any) []string {
 }
 
 // UsesControllerKeys reports whether the controllers of a provider may make an object with
-// their own keys: it names no identity, or one that has none, such as a role.
+// their own keys: it names neither a Secret nor an identity, or one that has none, such as a role.
 func UsesControllerKeys(u *unstructured.Unstructured, identities []unstructured.Unstructured) bool {
 	if strings.HasPrefix(u.GetKind(), AzureOperatorPrefix) {
 		return slices.Contains(AzureSecretsOf(u), AzureNamespaceSecret)
+	}
+	if len(SecretsOf(u)) > 0 {
+		return false
 	}
 	if ReferenceAt(u, "spec", IdentityField).IsZero() {
 		// Managed clusters leave it to their control planes.
 		return !strings.HasSuffix(u.GetKind(), "ManagedCluster")
 	}
 	return !slices.ContainsFunc(identities, func(i unstructured.Unstructured) bool {
-		return NamesIdentity(u, IdentityField, i.GetNamespace(), i.GetKind(), i.GetName()) && len(secretsRead(&i)) > 0
+		return NamesIdentity(u, IdentityField, i.GetNamespace(), i.GetKind(), i.GetName()) && len(SecretsOf(&i)) > 0
 	})
 }

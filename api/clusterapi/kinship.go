@@ -1,6 +1,7 @@
 package clusterapi
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -154,47 +155,80 @@ const (
 )
 
 // NamesIdentity reports whether a field of an object's spec refers to an identity.
-// Identities of some kinds have no namespace; then any reference by name fits.
+// Identities of some kinds have no namespace; then any reference by name fits. OpenStack
+// writes the kind as a type, without the name of the provider.
 func NamesIdentity(u *unstructured.Unstructured, field, namespace, kind, name string) bool {
 	ref, found, _ := unstructured.NestedStringMap(u.Object, "spec", field)
 	if !found {
 		return false
 	}
-	in := ref["namespace"]
+	in, of := ref["namespace"], ref["kind"]
 	if in == "" {
 		in = u.GetNamespace()
 	}
-	return ref["kind"] == kind && ref["name"] == name && (namespace == "" || in == namespace)
+	if of == "" && ref["type"] != "" {
+		of = strings.TrimSuffix(u.GetKind(), Cluster) + ref["type"]
+	}
+	return of == kind && ref["name"] == name && (namespace == "" || in == namespace)
 }
 
-// ReadsSecret reports whether an identity has its keys in a Secret. AWS writes
-// secretRef and means a Secret beside its controller, Azure clientSecret, vSphere
-// secretName.
-func ReadsSecret(identity *unstructured.Unstructured, namespace, name string) bool {
-	return slices.ContainsFunc(secretsRead(identity), func(r types.NamespacedName) bool {
+// ReadsSecret reports whether an object of a provider has its keys in a Secret. A Secret
+// beside the controllers, without a namespace, may be any of that name.
+func ReadsSecret(u *unstructured.Unstructured, namespace, name string) bool {
+	return slices.ContainsFunc(SecretsOf(u), func(r types.NamespacedName) bool {
 		return r.Name == name && (r.Namespace == "" || r.Namespace == namespace)
 	})
 }
 
-// secretsRead are the Secrets that an identity reads, without a namespace where that is the
-// controller's.
-func secretsRead(identity *unstructured.Unstructured) []types.NamespacedName {
-	var read []types.NamespacedName
-	spec, _, _ := unstructured.NestedMap(identity.Object, "spec")
-	for _, field := range []string{"secretRef", "clientSecret", "secretName"} {
-		secret := types.NamespacedName{Namespace: identity.GetNamespace()}
-		switch ref := spec[field].(type) {
-		case string:
-			secret.Name = ref
-		case map[string]any:
-			secret.Name, _ = ref["name"].(string)
-			if in, _ := ref["namespace"].(string); in != "" {
-				secret.Namespace = in
+// SecretsOf are the Secrets that fields of an object's spec refer to, at any depth: fields whose
+// names say so, and identityRef without the kind of an identity. They are in the namespace of the
+// object if none is said. One without a namespace means a Secret beside its controllers then,
+// which has none here.
+func SecretsOf(u *unstructured.Unstructured) []types.NamespacedName {
+	spec, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec")
+	return secretsIn(nil, spec, u.GetNamespace())
+}
+
+func secretsIn(found []types.NamespacedName, v any, namespace string) []types.NamespacedName {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			found = secretsIn(found, item, namespace)
+		}
+	case map[string]any:
+		for key, item := range v {
+			found = secretsIn(found, item, namespace)
+			if !namesSecret(key) {
+				continue
+			}
+			secret := types.NamespacedName{Namespace: namespace}
+			switch ref := item.(type) {
+			case string:
+				secret.Name = ref
+			case map[string]any:
+				at := func(field string) string { s, _ := ref[field].(string); return s }
+				if kind := cmp.Or(at("kind"), at("type"), "Secret"); kind != "Secret" {
+					continue
+				}
+				secret = types.NamespacedName{Namespace: cmp.Or(at("namespace"), namespace), Name: at("name")}
+			}
+			if secret.Name != "" {
+				found = append(found, secret)
 			}
 		}
-		if secret.Name != "" {
-			read = append(read, secret)
-		}
 	}
-	return read
+	return found
+}
+
+// namesSecret reports whether the name of a field says that it refers to a Secret. Providers have
+// names of their own: secretRef, clientSecret, secretName, principalSecret, hetznerSecretRef,
+// credentialRef, credentialsRef.
+func namesSecret(field string) bool {
+	if field == IdentityField {
+		return true
+	}
+	field = strings.ToLower(field)
+	return slices.ContainsFunc([]string{"secret", "secretref", "secretname", "credentialref", "credentialsref"}, func(end string) bool {
+		return strings.HasSuffix(field, end)
+	})
 }

@@ -149,7 +149,6 @@ func (b *builder) connect() {
 				}
 			}
 		}
-		b.connectIdentity(uid, n.Object)
 	}
 }
 
@@ -157,33 +156,6 @@ func (b *builder) connect() {
 // not admit what refers to it. Those of clouds, as Azure's, are parts of what is made with them.
 func isCredential(u *unstructured.Unstructured) bool {
 	return clusterapi.IsIdentity(u.GetKind()) && clusterapi.IsGroup(u.GroupVersionKind().Group)
-}
-
-// connectIdentity finds the Secrets of an identity that names one by a field of its own. An
-// identity without a namespace that does not say where its Secret is means one beside its
-// controller, which owns it then: a Secret of that name elsewhere is another one.
-func (b *builder) connectIdentity(uid types.UID, identity *unstructured.Unstructured) {
-	if !clusterapi.IsIdentity(identity.GetKind()) {
-		return
-	}
-	for _, to := range b.uids {
-		u := b.nodes[to].Object
-		if u.GetKind() != secrets.Kind || identity.GetNamespace() == "" && !namesNamespace(identity) {
-			continue
-		}
-		if clusterapi.ReadsSecret(identity, u.GetNamespace(), u.GetName()) {
-			b.refers[uid] = append(b.refers[uid], to)
-		}
-	}
-}
-
-func namesNamespace(identity *unstructured.Unstructured) bool {
-	for _, field := range []string{"secretRef", "clientSecret"} {
-		if in, _, _ := unstructured.NestedString(identity.Object, "spec", field, "namespace"); in != "" {
-			return true
-		}
-	}
-	return false
 }
 
 func isCluster(u *unstructured.Unstructured) bool {

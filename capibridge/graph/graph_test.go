@@ -233,6 +233,15 @@ Secret/a-aso(a)`,
 Cluster/a(a) Secret/key(a)commonshared AzureClusterIdentity/shared(a)common
 AzureCluster/a(a)`,
 		},
+		"GCP": {
+			reason: "keys that a cluster names by a field of its provider go along and stay",
+			objects: cluster("a", "infrastructureRef: {kind: GCPCluster, name: a}") +
+				object(infra, "GCPCluster", "a", "Cluster/a", "spec: {credentialsRef: {name: key, namespace: fleet}}") +
+				object("v1", "Secret", "key", "", ""),
+			want: `
+Secret/key(a)commonshared Cluster/a(a)
+GCPCluster/a(a)`,
+		},
 		"ResourceSets": {
 			reason: "a set is of the Clusters that its bindings name, and a binding of its own Cluster alone",
 			objects: cluster("a", "") + cluster("b", "") +

@@ -26,11 +26,16 @@ func referencesOf(u *unstructured.Unstructured) []clusterapi.Reference {
 	if name := u.GetAnnotations()[clusterapi.AzureCredentialAnnotation]; name != "" {
 		refs = append(refs, clusterapi.Named(u.GetNamespace(), secrets.Kind, name))
 	}
+	for _, s := range clusterapi.SecretsOf(u) {
+		if s.Namespace != "" {
+			refs = append(refs, clusterapi.Named(s.Namespace, secrets.Kind, s.Name))
+		}
+	}
 	spec, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec")
 	return inFields(refs, spec, u.GetNamespace())
 }
 
-// inFields looks for fields that name a Secret or ConfigMap without saying the kind, for
+// inFields looks for fields that name a ConfigMap without saying the kind, for
 // credentials in annotations, and for resources written out.
 func inFields(found []clusterapi.Reference, v any, namespace string) []clusterapi.Reference {
 	switch v := v.(type) {
@@ -70,7 +75,7 @@ func inFields(found []clusterapi.Reference, v any, namespace string) []clusterap
 // kindOfField is the kind that fields of a name refer to; empty if they name none.
 func kindOfField(key string) string {
 	switch key {
-	case "secret", "secretRef", "secretName", "dataSecretName", "clientSecret", "credentialsSecretRef", clusterapi.AzureCredentialAnnotation:
+	case clusterapi.AzureCredentialAnnotation:
 		return secrets.Kind
 	case "configMap", "configMapRef":
 		return configMaps.Kind

@@ -212,7 +212,8 @@ func clusterNameOf(u *unstructured.Unstructured) string {
 }
 
 // credentialOf tells what reads a Secret to reach its cloud, and which Cluster needs that: an
-// identity, resources of Azure Service Operator, or the controllers of a provider.
+// identity, a cluster that names it, resources of Azure Service Operator, or the controllers of a
+// provider.
 func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookups) (ofCluster, credential string, err error) {
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", "", err
@@ -237,7 +238,7 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 	}
 	for i := range k.users {
 		u := &k.users[i]
-		if u.GetNamespace() == e.Namespace && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) {
+		if u.GetNamespace() == e.Namespace && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) || namesKeys(u, e) {
 			return clusterNameOf(u), inventory.Of(u).String(), nil
 		}
 		if kinds == "" || !strings.HasPrefix(u.GetKind(), kinds) || !clusterapi.UsesControllerKeys(u, k.identities) {
@@ -254,6 +255,12 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		credential = cmp.Or(credential, "controllers of "+kinds)
 	}
 	return "", credential, nil
+}
+
+// namesKeys reports whether a cluster has its keys in a Secret that it names itself. Control
+// planes name files and keys of machines in that way, which nothing needs to take them down.
+func namesKeys(u *unstructured.Unstructured, e inventory.Entry) bool {
+	return u.GroupVersionKind().Group == clusterapi.InfrastructureGroup && clusterapi.ReadsSecret(u, e.Namespace, e.Name)
 }
 
 // goingClusters are the Clusters that are being deleted, and those of which a person confirmed the

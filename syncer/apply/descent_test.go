@@ -118,6 +118,13 @@ func TestKeys(t *testing.T) {
 	const controllers = "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}"
 	const cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c}"
 	const awsCluster = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a, labels: {cluster.x-k8s.io/cluster-name: c}}"
+	const keys = "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}"
+	named := func(kind, spec string) string {
+		return infra + "v1beta1\nkind: " + kind + "\nmetadata: {name: a}\nspec: " + spec
+	}
+	labelled := func(object string) string {
+		return strings.Replace(object, "{name: a}", "{name: a, labels: {cluster.x-k8s.io/cluster-name: c}}", 1)
+	}
 	confirmed := func(object string) string {
 		return strings.TrimSuffix(object, "}") + ", annotations: {cascade.dev/deletion: confirmed}}"
 	}
@@ -132,25 +139,36 @@ func TestKeys(t *testing.T) {
 		// keeps: it waits for a Cluster; asks: a person has to confirm.
 		keeps, asks bool
 	}{
-		"Identity":   {"an identity that is used reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{static, user}, true, false},
-		"Idle":       {"an identity that nobody uses reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{static}, false, true},
-		"Nobody":     {"nothing reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: other}", []string{static}, false, false},
-		"Operator":   {"AKS is made with it by Azure Service Operator", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, true, false},
-		"Namespace":  {"or with that of the namespace, where none is named", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{}")}, true, false},
-		"Another":    {"it names another one", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, false, false},
-		"Controller": {"the controllers of AWS may have it, or a role by now: a person knows", controllers, []string{awsCluster, cluster}, false, true},
-		"Confirmed":  {"that person says that they have a role", confirmed(controllers), []string{awsCluster, cluster}, false, false},
-		"Going":      {"a Cluster is deleted, or waits for its turn, and they take it down", confirmed(controllers), []string{awsCluster, confirmed(cluster)}, true, false},
-		"GoingPart":  {"nobody knows of which Cluster what is being taken down is", controllers, []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a, deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [x/y]}"}, true, false},
-		"GoingOther": {"one that has an identity is none of theirs", confirmed(controllers), []string{static, user, confirmed(cluster)}, false, false},
-		"Keeper":     {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{static, user}, true, false},
-		"OwnName":    {"whose Secret has its name", strings.ReplaceAll(credential, "c}", "keys}") + "{}", []string{static, user}, true, false},
-		"IdleKeeper": {"nobody uses the identity for now", credential + "{target: {name: keys}}", []string{static}, false, true},
-		"NoKeeper":   {"it keeps other keys", credential + "{}", []string{static, user}, false, false},
-		"Carried":    {"the Credential goes with the Kustomization that declares it", carrier("x_c_cascade.dev_Credential", "v1alpha1"), []string{static, user, credential + "{target: {name: keys}}"}, false, true},
-		"CarriedToo": {"and so does the Secret itself", carrier("x_keys__Secret", "v1"), []string{static, user}, false, true},
-		"Carries":    {"a Kustomization of other keys", carrier("x_other__Secret", "v1"), []string{static, user}, false, false},
-		"NoCluster":  {"the controllers of AWS have it, and nothing to do", controllers, nil, false, true},
+		"Identity":          {"an identity that is used reads it", keys, []string{static, user}, true, false},
+		"Idle":              {"an identity that nobody uses reads it", keys, []string{static}, false, true},
+		"Nobody":            {"nothing reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: other}", []string{static}, false, false},
+		"OpenStack":         {"the cluster names them itself, without a kind", keys, []string{named("OpenStackCluster", "{identityRef: {name: keys, cloudName: c}}")}, true, false},
+		"OpenStackIdentity": {"or an identity, by its type", keys, []string{named("OpenStackCluster", "{identityRef: {type: ClusterIdentity, name: i, cloudName: c}}"), infra + "v1alpha1\nkind: OpenStackClusterIdentity\nmetadata: {name: i}\nspec: {secretRef: {name: keys, namespace: x}}"}, true, false},
+		"IdentityOfName":    {"which is none of them", keys, []string{named("OpenStackCluster", "{identityRef: {type: ClusterIdentity, name: keys, cloudName: c}}")}, false, false},
+		"VSphere":           {"or with the kind of a Secret", keys, []string{named("VSphereCluster", "{identityRef: {kind: Secret, name: keys}}")}, true, false},
+		"VSphereOther":      {"an identity has that name", keys, []string{named("VSphereCluster", "{identityRef: {kind: VSphereClusterIdentity, name: keys}}")}, false, false},
+		"GCP":               {"or in a field of another name", keys, []string{named("GCPCluster", "{credentialsRef: {namespace: x, name: keys}}")}, true, false},
+		"OfMachines":        {"files of machines are no keys", keys, []string{"apiVersion: controlplane.cluster.x-k8s.io/v1beta2\nkind: KubeadmControlPlane\nmetadata: {name: a}\nspec: {kubeadmConfigSpec: {files: [{contentFrom: {secret: {name: keys}}}]}}"}, false, false},
+		"VSphereController": {"its controllers may have it", strings.ReplaceAll(controllers, "capa", "capv"), []string{named("VSphereCluster", "{}")}, false, true},
+		"GCPController":     {"its controllers may have it", strings.ReplaceAll(controllers, "capa", "capg"), nil, false, true},
+		"GCPGoing":          {"one that names keys is none of theirs", confirmed(strings.ReplaceAll(controllers, "capa", "capg")), []string{labelled(named("GCPCluster", "{credentialsRef: {namespace: x, name: keys}}")), confirmed(cluster)}, false, false},
+		"NamedKeeper":       {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{named("OpenStackCluster", "{identityRef: {name: keys, cloudName: c}}")}, true, false},
+		"Operator":          {"AKS is made with it by Azure Service Operator", keys, []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, true, false},
+		"Namespace":         {"or with that of the namespace, where none is named", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{}")}, true, false},
+		"Another":           {"it names another one", "apiVersion: v1\nkind: Secret\nmetadata: {name: aso-credential}", []string{aks("{serviceoperator.azure.com/credential-from: keys}")}, false, false},
+		"Controller":        {"the controllers of AWS may have it, or a role by now: a person knows", controllers, []string{awsCluster, cluster}, false, true},
+		"Confirmed":         {"that person says that they have a role", confirmed(controllers), []string{awsCluster, cluster}, false, false},
+		"Going":             {"a Cluster is deleted, or waits for its turn, and they take it down", confirmed(controllers), []string{awsCluster, confirmed(cluster)}, true, false},
+		"GoingPart":         {"nobody knows of which Cluster what is being taken down is", controllers, []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a, deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [x/y]}"}, true, false},
+		"GoingOther":        {"one that has an identity is none of theirs", confirmed(controllers), []string{static, user, confirmed(cluster)}, false, false},
+		"Keeper":            {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{static, user}, true, false},
+		"OwnName":           {"whose Secret has its name", strings.ReplaceAll(credential, "c}", "keys}") + "{}", []string{static, user}, true, false},
+		"IdleKeeper":        {"nobody uses the identity for now", credential + "{target: {name: keys}}", []string{static}, false, true},
+		"NoKeeper":          {"it keeps other keys", credential + "{}", []string{static, user}, false, false},
+		"Carried":           {"the Credential goes with the Kustomization that declares it", carrier("x_c_cascade.dev_Credential", "v1alpha1"), []string{static, user, credential + "{target: {name: keys}}"}, false, true},
+		"CarriedToo":        {"and so does the Secret itself", carrier("x_keys__Secret", "v1"), []string{static, user}, false, true},
+		"Carries":           {"a Kustomization of other keys", carrier("x_other__Secret", "v1"), []string{static, user}, false, false},
+		"NoCluster":         {"the controllers of AWS have it, and nothing to do", controllers, nil, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
