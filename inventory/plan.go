@@ -59,8 +59,8 @@ type Live struct {
 	Deleting bool
 	// ClusterSecret: a Secret of Cluster API's type.
 	ClusterSecret bool
-	// Credential names the identity of Cluster API that reads this Secret to
-	// reach its cloud.
+	// Credential names what reads this Secret to reach its cloud, as an identity of Cluster API.
+	// It is told to those who may read the Secret.
 	Credential string
 	// OfCluster names the Cluster that the object is a part of, or needed by, and
 	// that still exists; empty for the Cluster itself.
@@ -178,11 +178,12 @@ type Plan struct {
 	// Waiting objects are already being deleted. OfCluster are deleted after their
 	// Cluster, which still exists. Queued are Clusters that are deleted when the one
 	// before them is gone. Claimed have another owner as well, which may drop them
-	// later.
-	Waiting   []Entry
-	OfCluster []Entry
-	Queued    []Entry
-	Claimed   []Entry
+	// later. Credential names what uses the first of OfCluster, if that is keys.
+	Waiting    []Entry
+	Credential string
+	OfCluster  []Entry
+	Queued     []Entry
+	Claimed    []Entry
 	// HandOver are objects that another owner declares and does not have yet; NewOwner
 	// names the first one's, and Unsure is about that. They are kept for it until
 	// HandOverBound has passed. Late have been kept that long and are not deleted now, for
@@ -256,6 +257,9 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 		case live.OfCluster != "":
 			inhabited[e.Namespace] = true
+			if len(p.OfCluster) == 0 {
+				p.Credential = live.Credential
+			}
 			p.OfCluster = append(p.OfCluster, e)
 		case live.NeededBy != "":
 			inhabited[e.Namespace] = true

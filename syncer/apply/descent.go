@@ -184,14 +184,19 @@ func (a *Applier) identifies(ctx context.Context, e inventory.Entry, k *lookups)
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", err
 	}
-	return userOf(e, k), nil
+	needs, err := a.needs(ctx, e.Namespace, k)
+	if err != nil {
+		return "", err
+	}
+	return userOf(e, k, func(u *unstructured.Unstructured) bool { return needs(u, true) }), nil
 }
 
-func userOf(e inventory.Entry, k *lookups) string {
+// userOf names the first that uses an identity and needs it.
+func userOf(e inventory.Entry, k *lookups, needs func(*unstructured.Unstructured) bool) string {
 	// An identity may stand behind another.
 	for range identitiesChain {
 		for i := range k.users {
-			if u := &k.users[i]; clusterapi.NamesIdentity(u, clusterapi.IdentityField, e.Namespace, e.Kind, e.Name) {
+			if u := &k.users[i]; clusterapi.NamesIdentity(u, clusterapi.IdentityField, e.Namespace, e.Kind, e.Name) && needs(u) {
 				return clusterNameOf(u)
 			}
 		}
@@ -218,38 +223,38 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", "", err
 	}
+	needs, err := a.needs(ctx, e.Namespace, k)
+	if err != nil {
+		return "", "", err
+	}
 	for i := range k.identities {
 		u := &k.identities[i]
 		if !clusterapi.ReadsSecret(u, e.Namespace, e.Name) {
 			continue
 		}
 		identity := inventory.Of(u)
-		if user := userOf(identity, k); user != "" {
-			return user, identity.String(), nil
-		}
-		credential = identity.String()
-	}
-	kinds := clusterapi.KindsByControllerSecret(e.Name)
-	var going map[types.NamespacedName]bool
-	if kinds != "" {
-		if going, err = a.goingClusters(ctx, e.Namespace, k); err != nil {
+		own, err := a.ownKeys(ctx, e, u)
+		if err != nil {
 			return "", "", err
 		}
+		if user := userOf(identity, k, func(u *unstructured.Unstructured) bool { return needs(u, own) }); user != "" {
+			return user, toldIn(e.Namespace, u), nil
+		}
+		credential = toldIn(e.Namespace, u)
 	}
+	kinds := clusterapi.KindsByControllerSecret(e.Name)
 	for i := range k.users {
 		u := &k.users[i]
-		if u.GetNamespace() == e.Namespace && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) || namesKeys(u, e) {
-			return clusterNameOf(u), inventory.Of(u).String(), nil
-		}
-		if kinds == "" || !strings.HasPrefix(u.GetKind(), kinds) || !clusterapi.UsesControllerKeys(u, k.identities) {
+		beside := u.GetNamespace() == e.Namespace
+		named := beside && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) || namesKeys(u, e)
+		// The controllers may have other keys by now, such as a role of their account: a person knows.
+		if !named && (kinds == "" || !strings.HasPrefix(u.GetKind(), kinds) || !clusterapi.UsesControllerKeys(u, k.identities)) {
 			continue
 		}
-		// What goes is taken down with them. For Clusters that stay, the controllers may have other
-		// keys by now, such as a role of their account: a person knows.
-		credential = cmp.Or(credential, inventory.Of(u).String())
-		if u.GetDeletionTimestamp() != nil || going[types.NamespacedName{Namespace: u.GetNamespace(), Name: clusterapi.ClusterOf(u)}] {
-			return clusterNameOf(u), credential, nil
+		if needs(u, named && beside) {
+			return clusterNameOf(u), toldIn(e.Namespace, u), nil
 		}
+		credential = cmp.Or(credential, toldIn(e.Namespace, u))
 	}
 	if kinds != "" {
 		credential = cmp.Or(credential, "controllers of "+kinds)
@@ -257,30 +262,69 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 	return "", credential, nil
 }
 
-// namesKeys reports whether a cluster has its keys in a Secret that it names itself. Control
-// planes name files and keys of machines in that way, which nothing needs to take them down.
-func namesKeys(u *unstructured.Unstructured, e inventory.Entry) bool {
-	return u.GroupVersionKind().Group == clusterapi.InfrastructureGroup && clusterapi.ReadsSecret(u, e.Namespace, e.Name)
+// toldIn names an object to those who may read a namespace, who need not see others.
+func toldIn(namespace string, u *unstructured.Unstructured) string {
+	if in := u.GetNamespace(); in != "" && in != namespace {
+		return u.GetKind() + " of another namespace"
+	}
+	return inventory.Of(u).String()
 }
 
-// goingClusters are the Clusters that are being deleted, and those of which a person confirmed the
-// deletion: they go one by one. Those that may not be seen do not count, as with identities.
-func (a *Applier) goingClusters(ctx context.Context, namespace string, k *lookups) (map[types.NamespacedName]bool, error) {
+// ownKeys reports whether it is certain that an identity reads a Secret. Whoever may write an
+// identity in a namespace of their own can have it name a Secret of others, and one that says no
+// namespace means one beside its controllers, of which the providers make it an owner.
+func (a *Applier) ownKeys(ctx context.Context, secret inventory.Entry, identity *unstructured.Unstructured) (bool, error) {
+	if in := identity.GetNamespace(); in != "" {
+		return in == secret.Namespace, nil
+	}
+	if slices.Contains(clusterapi.SecretsOf(identity), types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}) {
+		return true, nil
+	}
+	u := &metav1.PartialObjectMetadata{}
+	u.SetGroupVersionKind(secret.GroupKind().WithVersion("v1"))
+	switch err := a.facts.Get(ctx, client.ObjectKey{Namespace: secret.Namespace, Name: secret.Name}, u); {
+	case confirmsAbsence(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("cannot read %s to tell whether %s %s reads it: %w", secret, identity.GetKind(), identity.GetName(), err)
+	}
+	return slices.ContainsFunc(u.OwnerReferences, func(r metav1.OwnerReference) bool {
+		return r.Kind == identity.GetKind() && r.Name == identity.GetName()
+	}), nil
+}
+
+// needs tells whether what is in a namespace has to stay for an object that uses it, whatever a
+// person confirms. certain: it does use it, and nobody of another namespace only says so. Then it
+// stays for what is in the same namespace, and elsewhere for a Cluster that exists. Otherwise it
+// stays for what is taken down: what is being deleted, or of a Cluster that is, or is confirmed and
+// waits, as they go one by one. For one that stays, a confirmation counts. Clusters that may not be
+// seen exist.
+func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) (func(u *unstructured.Unstructured, certain bool) bool, error) {
 	clusters, err := a.clusters(ctx, "", k)
-	if apierrors.IsForbidden(err) {
+	hidden := apierrors.IsForbidden(err) // in other namespaces
+	if hidden {
 		clusters, err = a.clusters(ctx, namespace, k)
 	}
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
 	}
-	going := map[types.NamespacedName]bool{}
-	for i := range clusters {
-		c := &clusters[i]
-		if c.GetDeletionTimestamp() != nil || c.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed {
-			going[types.NamespacedName{Namespace: c.GetNamespace(), Name: c.GetName()}] = true
+	return func(u *unstructured.Unstructured, certain bool) bool {
+		if certain && (hidden || u.GetNamespace() == namespace) || u.GetDeletionTimestamp() != nil {
+			return true
 		}
-	}
-	return going, nil
+		name := clusterapi.ClusterOf(u)
+		at := slices.IndexFunc(clusters, func(c unstructured.Unstructured) bool {
+			return c.GetNamespace() == u.GetNamespace() && (c.GetName() == name || name == "" && clusterapi.HasPart(&c, u.GetNamespace(), u.GetKind(), u.GetName()))
+		})
+		return at >= 0 && (certain || clusters[at].GetDeletionTimestamp() != nil ||
+			clusters[at].GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed)
+	}, nil
+}
+
+// namesKeys reports whether a cluster has its keys in a Secret that it names itself. Control
+// planes name files and keys of machines in that way, which nothing needs to take them down.
+func namesKeys(u *unstructured.Unstructured, e inventory.Entry) bool {
+	return u.GroupVersionKind().Group == clusterapi.InfrastructureGroup && clusterapi.ReadsSecret(u, e.Namespace, e.Name)
 }
 
 // identities reads what names an identity and what is one, once for a plan. With

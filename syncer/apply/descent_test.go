@@ -45,7 +45,7 @@ func TestUserOf(t *testing.T) {
 		"Circle":  {"a chain that ends nowhere must not hang", lookups{identities: []unstructured.Unstructured{itself}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := userOf(static, &tc.found); got != tc.want {
+			if got := userOf(static, &tc.found, func(*unstructured.Unstructured) bool { return true }); got != tc.want {
 				t.Errorf("%s: userOf() = %q, want %q", tc.reason, got, tc.want)
 			}
 		})
@@ -109,7 +109,7 @@ func TestAlong(t *testing.T) {
 }
 
 // TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
-// whatever writes them (read 229, 230, 296).
+// whatever writes them (read 229, 230, 285, 286, 296).
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
@@ -128,6 +128,17 @@ func TestKeys(t *testing.T) {
 	confirmed := func(object string) string {
 		return strings.TrimSuffix(object, "}") + ", annotations: {cascade.dev/deletion: confirmed}}"
 	}
+	// What the providers make an owner of the Secret beside their controllers.
+	owned := func(object string) string {
+		return strings.TrimSuffix(object, "}") + ", ownerReferences: [{apiVersion: " + "infrastructure.cluster.x-k8s.io/v1beta2, kind: AWSClusterStaticIdentity, name: i, uid: u}]}"
+	}
+	inOther := func(object string) string { return strings.Replace(object, "{name: ", "{namespace: other, name: ", 1) }
+	azure := func(namespace string) string {
+		return infra + "v1beta1\nkind: AzureClusterIdentity\nmetadata: {namespace: " + namespace + ", name: i}\nspec: {clientSecret: {namespace: x, name: keys}}"
+	}
+	azureUser := func(namespace string) string {
+		return infra + "v1beta1\nkind: AzureCluster\nmetadata: {namespace: other, name: a, labels: {cluster.x-k8s.io/cluster-name: c}}\nspec: {identityRef: {kind: AzureClusterIdentity, namespace: " + namespace + ", name: i}}"
+	}
 	carrier := func(id, version string) string {
 		return "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: k}\nspec: {prune: true}\nstatus: {inventory: {entries: [{id: " + id + ", v: " + version + "}]}}"
 	}
@@ -139,8 +150,20 @@ func TestKeys(t *testing.T) {
 		// keeps: it waits for a Cluster; asks: a person has to confirm.
 		keeps, asks bool
 	}{
-		"Identity":          {"an identity that is used reads it", keys, []string{static, user}, true, false},
+		"Identity":          {"an identity that is used reads it", owned(keys), []string{static, user}, true, false},
 		"Idle":              {"an identity that nobody uses reads it", keys, []string{static}, false, true},
+		"SameName":          {"it reads one of that name beside its controllers, which may be another", keys, []string{static, user}, false, true},
+		"SameNameConfirmed": {"whose owners know", confirmed(keys), []string{static, user}, false, false},
+		"SameNameGoing":     {"unless a Cluster is taken down with it, perhaps", confirmed(keys), []string{static, labelled(user), confirmed(cluster)}, true, false},
+		"Shared":            {"an identity beside it is used in another namespace", confirmed(keys), []string{azure("x"), azureUser("x"), inOther(cluster)}, true, false},
+		"SharedIdentity":    {"the identity itself as well", confirmed(strings.Split(azure("x"), "\nspec")[0]), []string{azureUser("x"), inOther(cluster)}, true, false},
+		"SharedPart":        {"a Cluster refers to what has no label yet", confirmed(keys), []string{azure("x"), strings.Replace(azureUser("x"), ", labels: {cluster.x-k8s.io/cluster-name: c}", "", 1), inOther(cluster) + "\nspec: {infrastructureRef: {kind: AzureCluster, name: a}}"}, true, false},
+		"NoRealCluster":     {"whoever may write there has none", keys, []string{azure("x"), azureUser("x")}, false, true},
+		"Stranger":          {"others say so, in an identity of theirs", keys, []string{azure("other"), azureUser("other"), inOther(cluster)}, false, true},
+		"StrangerConfirmed": {"whose owners know that it is for something else", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(cluster)}, false, false},
+		"StrangerGoing":     {"or for theirs: what needs it is taken down", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(confirmed(cluster))}, true, false},
+		"StrangerNames":     {"others name it in a cluster of theirs", keys, []string{inOther(named("GCPCluster", "{credentialsRef: {namespace: x, name: keys}}"))}, false, true},
+		"StrangerIdentity":  {"others use an identity in something that is of no Cluster", confirmed(strings.Split(azure("x"), "\nspec")[0]), []string{azureUser("x")}, false, false},
 		"Nobody":            {"nothing reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: other}", []string{static}, false, false},
 		"OpenStack":         {"the cluster names them itself, without a kind", keys, []string{named("OpenStackCluster", "{identityRef: {name: keys, cloudName: c}}")}, true, false},
 		"OpenStackIdentity": {"or an identity, by its type", keys, []string{named("OpenStackCluster", "{identityRef: {type: ClusterIdentity, name: i, cloudName: c}}"), infra + "v1alpha1\nkind: OpenStackClusterIdentity\nmetadata: {name: i}\nspec: {secretRef: {name: keys, namespace: x}}"}, true, false},
@@ -161,8 +184,8 @@ func TestKeys(t *testing.T) {
 		"Going":             {"a Cluster is deleted, or waits for its turn, and they take it down", confirmed(controllers), []string{awsCluster, confirmed(cluster)}, true, false},
 		"GoingPart":         {"nobody knows of which Cluster what is being taken down is", controllers, []string{infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a, deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [x/y]}"}, true, false},
 		"GoingOther":        {"one that has an identity is none of theirs", confirmed(controllers), []string{static, user, confirmed(cluster)}, false, false},
-		"Keeper":            {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{static, user}, true, false},
-		"OwnName":           {"whose Secret has its name", strings.ReplaceAll(credential, "c}", "keys}") + "{}", []string{static, user}, true, false},
+		"Keeper":            {"a Credential revokes them as it goes", credential + "{target: {name: keys}}", []string{static, user, owned(keys)}, true, false},
+		"OwnName":           {"whose Secret has its name", strings.ReplaceAll(credential, "c}", "keys}") + "{}", []string{static, user, owned(keys)}, true, false},
 		"IdleKeeper":        {"nobody uses the identity for now", credential + "{target: {name: keys}}", []string{static}, false, true},
 		"NoKeeper":          {"it keeps other keys", credential + "{}", []string{static, user}, false, false},
 		"Carried":           {"the Credential goes with the Kustomization that declares it", carrier("x_c_cascade.dev_Credential", "v1alpha1"), []string{static, user, credential + "{target: {name: keys}}"}, false, true},
@@ -187,13 +210,16 @@ func TestKeys(t *testing.T) {
 			if got := [3]bool{len(res.Plan.OfCluster) > 0, len(res.Plan.Protected) > 0, len(res.Deleted) > 0}; got != [3]bool{tc.keeps, tc.asks, !tc.keeps && !tc.asks} {
 				t.Errorf("%s: waits, asks, deletes: %v", tc.reason, got)
 			}
+			if told := res.Plan.Credential; strings.Contains(told, "other/") || tc.keeps && told == "" && isSecret(inventory.Of(u)) {
+				t.Errorf("%s: it is kept for %q, told to those who may not see other namespaces", tc.reason, told)
+			}
 		})
 	}
 }
 
-// inX is an object in the namespace of anObject, if its kind has namespaces.
+// inX is an object in the namespace of anObject, if its kind has namespaces and it says none.
 func inX(u *unstructured.Unstructured) *unstructured.Unstructured {
-	if serverKinds[u.GroupVersionKind()].Name() == meta.RESTScopeNameNamespace {
+	if u.GetNamespace() == "" && serverKinds[u.GroupVersionKind()].Name() == meta.RESTScopeNameNamespace {
 		u.SetNamespace("x")
 	}
 	return u

@@ -94,7 +94,11 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 		status.MarkProgressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(plan.Queued), plan.Queued[0])
 	case len(plan.OfCluster) > 0:
 		// They go with their Cluster; who else would answer for them if it stays?
-		status.MarkProgressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s", len(plan.OfCluster), plan.OfCluster[0])
+		keys := ""
+		if plan.Credential != "" {
+			keys = ", with keys of " + plan.Credential
+		}
+		status.MarkProgressing(obj, "Waiting for the Clusters of %d objects to be gone, the first is %s%s", len(plan.OfCluster), plan.OfCluster[0], keys)
 	default:
 		return nil
 	}
