@@ -2,6 +2,7 @@ package safety
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 )
@@ -242,6 +246,7 @@ func (s *wipeOutRow) accountRemoved(t *testing.T) {
 		"app/account.yaml": confirm(account, "$ns-account"), "app/cluster.yaml": clusterOf("prod", "") + "---\n" + confirm(awsCluster("prod", "")+"---\n"+awsControlPlane("prod", ""), "prod"),
 	})
 	s.Ready(t, "app")
+	s.owned(t)
 	s.Commit(t, map[string]string{"app/account.yaml": "", "app/cluster.yaml": clusterOf("prod", "")})
 	k := s.Ready(t, "app")
 	for _, id := range []string{"_$ns-account_infrastructure.cluster.x-k8s.io_AWSClusterStaticIdentity ", "$ns_$ns-account__Secret ", "$ns_prod_infrastructure.cluster.x-k8s.io_AWSCluster "} {
@@ -250,6 +255,23 @@ func (s *wipeOutRow) accountRemoved(t *testing.T) {
 		}
 	}
 	s.spared(t)
+}
+
+// owned makes the identity an owner of the Secret with its keys, as the provider does when it
+// reads them.
+func (s *wipeOutRow) owned(t *testing.T) {
+	t.Helper()
+	identity, keys := &unstructured.Unstructured{}, &corev1.Secret{}
+	identity.SetGroupVersionKind(schema.FromAPIVersionAndKind(awsVersion, "AWSClusterStaticIdentity"))
+	name := s.Namespace + "-account"
+	if err := errors.Join(s.Client.Get(t.Context(), client.ObjectKey{Name: name}, identity), s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: name}, keys)); err != nil {
+		t.Fatal(err)
+	}
+	before := client.MergeFrom(keys.DeepCopy())
+	keys.OwnerReferences = []metav1.OwnerReference{{APIVersion: awsVersion, Kind: identity.GetKind(), Name: name, UID: identity.GetUID()}}
+	if err := s.Client.Patch(t.Context(), keys, before); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // workloadsBesideTheCluster: a lost directory must not delete the workloads and

@@ -95,12 +95,12 @@ func (a *Applier) inFlight(ctx context.Context, live map[inventory.Entry]invento
 }
 
 // TearDown calls remove, which deletes the Cluster e, unless another one is being torn down:
-// it is named then. Whoever owns them, Clusters go one after the other. It reads with the
-// agent's own rights.
+// that is told then, by its name if it is in the same namespace. Whoever owns them, Clusters go
+// one after the other. It reads with the agent's own rights.
 func (c *Cluster) TearDown(ctx context.Context, e inventory.Entry, now time.Time, remove func() error) (inFlight string, err error) {
 	own := c.own()
 	if !own.tearDown.TryLock() {
-		return "another Cluster", nil // which is about to be deleted
+		return anotherCluster, nil // which is about to be deleted
 	}
 	defer own.tearDown.Unlock()
 	if inFlight, err = own.inFlight(ctx, e, now); err != nil || inFlight != "" {
@@ -109,7 +109,7 @@ func (c *Cluster) TearDown(ctx context.Context, e inventory.Entry, now time.Time
 	return "", remove()
 }
 
-// inFlight names a Cluster other than e that is being torn down, if there is one.
+// inFlight tells of a Cluster other than e that is being torn down, if there is one.
 func (c *Cluster) inFlight(ctx context.Context, e inventory.Entry, now time.Time) (string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion(e.Version).GroupVersion().WithKind("ClusterList"))
@@ -126,11 +126,17 @@ func (c *Cluster) inFlight(ctx context.Context, e inventory.Entry, now time.Time
 	for i := range list.Items {
 		o := &list.Items[i]
 		if o.DeletionTimestamp != nil && now.Sub(o.DeletionTimestamp.Time) < oneByOne && (o.Name != e.Name || o.Namespace != e.Namespace) {
+			if o.Namespace != e.Namespace {
+				return anotherCluster, nil // which is not for all who own e to see
+			}
 			return "Cluster/" + o.Namespace + "/" + o.Name, nil
 		}
 	}
 	return "", nil
 }
+
+// anotherCluster is one in flight that is not named.
+const anotherCluster = "another Cluster"
 
 // errQueued: another Cluster is being torn down since the plan was made.
 var errQueued = errors.New("another Cluster is being torn down")

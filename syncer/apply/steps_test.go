@@ -443,6 +443,13 @@ func TestTearDown(t *testing.T) {
 		t.Errorf("another one is in flight: %q, removed %d times", got, removed)
 	}
 	s.put(other, nil)
+	elsewhere := other.DeepCopy()
+	elsewhere.SetNamespace("secret-project")
+	s.put(elsewhere, deleting)
+	if got := tearDown(as, none); got != "another Cluster" || removed != 1 {
+		t.Errorf("the name of one in another namespace is not for those of this one: %q, removed %d times", got, removed)
+	}
+	s.put(elsewhere, nil)
 	if got := tearDown(as, none); got != "" || removed != 2 {
 		t.Errorf("nothing is in flight any more: %q, removed %d times", got, removed)
 	}
