@@ -76,6 +76,9 @@ func (a aims) of(child *v1alpha1.Child) aim {
 	if pin != nil {
 		is.pinned = pin.Revision
 	}
+	if entry := entryOf(child, a.layer); entry != nil && entry.Unpinned {
+		is.waits, is.pinned = true, entry.Revision // it stays there until the Rollout goes on from that
+	}
 	if wanted != nil {
 		is.revision = wanted.Revision
 	}

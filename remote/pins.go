@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -87,6 +89,33 @@ func (s *seeding) pinned() (*v1alpha1.RolloutRevision, error) {
 		return nil, waitsBecause(v1alpha1.ReasonRolloutPending, "Rollout %s has not let this cluster have a revision of layer %s yet", mover.Name, s.layer.Name)
 	}
 	return pin, nil
+}
+
+// let is what a Rollout lets the child have, as the record of the layer says it; empty if none
+// moves the layer.
+func (s *seeding) let() string {
+	if s.pin == nil {
+		return ""
+	}
+	return cmp.Or(s.pin.Revision, s.pin.Image)
+}
+
+// unpinned is an error if the child was ready at its pin once, and has another revision that no
+// Rollout let it have: a version that knows no Rollouts was here, and sent the newest one to all
+// children. To send what the pin says would change all of them back at once, so that nothing is
+// sent before the Rollout has taken what is there for what the child has. A child that was
+// restored from a backup has a record of then, with its pin, and is brought back.
+func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error {
+	mover, has := s.governing.Layer(s.layer.Name), rec.Applied
+	// A later commit with the same content is not written into the record: then the status has it.
+	known := entry.Digest == has.Digest && entry.Revision == s.let() || rec.InPlace(s.rendered.digest)
+	entry.Unpinned = s.pin != nil && rollout.WasReady(rollout.OnRecord(s.child, mover)) && rec.Pinned == "" && has.Digest != "" && has.Revision != s.pin.Revision && !known
+	if !entry.Unpinned {
+		return nil
+	}
+	noteRecord(entry, rec)
+	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought revision %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there",
+		has.Revision, s.pin.Revision, mover.Name)
 }
 
 // imageOf is the image of the layer's agent in this child.
@@ -207,7 +236,11 @@ func (s *seeding) noteApplied(ctx context.Context, entry *v1alpha1.ChildLayer) e
 		return err
 	}
 	if rec.Exists() || rec.Applied.Digest != "" {
-		noteRecord(entry, rec)
+		// Of two commits with the same content the record has the first.
+		later, same := entry.Revision, entry.Digest == rec.Applied.Digest
+		if noteRecord(entry, rec); same {
+			entry.Revision = later
+		}
 	}
 	// A push that a process before this one began may not have come to its end.
 	entry.Ready = entry.Ready && rec.InPlace(rec.Applied.Digest)

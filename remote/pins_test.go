@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -100,6 +102,63 @@ func TestLayerPins(t *testing.T) {
 			s.ahead = true
 			if pin, err := s.pinned(); pin != nil || err != nil {
 				t.Errorf("what the newest revision declares depends on a pin: %v, %v", pin, err)
+			}
+		})
+	}
+}
+
+// TestUnpinned: what an earlier version brought, past the Rollout, is not taken back before the
+// Rollout goes on from there. What the record, or the status, knows of the pin is brought as ever.
+func TestUnpinned(t *testing.T) {
+	base := rolloutNamed("base", movesLayer("base"))
+	at := func(revision string) record.State {
+		return record.State{Revision: revision, Digest: "sha256:of-" + revision}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		// has is in the child, by the record, pinned what that says of the pin, and said what the
+		// status says.
+		has    record.State
+		pinned string
+		said   record.State
+		result v1alpha1.RolloutResult
+		waits  bool
+	}{
+		"Earlier":   {"an earlier version gave it the newest one", at("r2"), "", at("r2"), v1alpha1.ResultSucceeded, true},
+		"Ended":     {"it ended before it wrote the status", at("r2"), "", at("r1"), v1alpha1.ResultSucceeded, true},
+		"Degraded":  {"it was ready at its pin once", at("r2"), "", at("r2"), v1alpha1.ResultDegraded, true},
+		"Restored":  {"the child is of a backup, with its record", at("r0"), "r0", at("r1"), v1alpha1.ResultSucceeded, false},
+		"Given":     {"the Rollout has given it another one since", at("r0"), "", at("r0"), v1alpha1.ResultUpdating, false},
+		"InPlace":   {"nothing happened since the upgrade", at("r1"), "", at("r1"), v1alpha1.ResultSucceeded, false},
+		"Later":     {"the pin has the content of an earlier commit, which is in the record", record.State{Revision: "r0", Digest: "sha256:x"}, "", record.State{Revision: "r1", Digest: "sha256:x"}, v1alpha1.ResultSucceeded, false},
+		"Same":      {"and the status does not tell", record.State{Revision: "r0", Digest: "sha256:of-r1"}, "", record.State{Revision: "r0", Digest: "sha256:of-r1"}, v1alpha1.ResultSucceeded, false},
+		"FirstPush": {"the child has nothing of the layer", record.State{}, "", at("r1"), v1alpha1.ResultSucceeded, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+			f.children.Now = func() time.Time { return start.Time }
+			s := f.on(0)
+			pin := pinTo("base", "r1", "")
+			pin.Result = tc.result
+			s.notes, s.governing, s.child.Status.Rollouts, s.pin = &layerNotes{}, rollout.Governing{base}, []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
+			s.run.notes = &notes{began: start.Time}
+			s.snapshot, s.rendered = &source.Snapshot{Revision: "r1"}, &rendered{digest: "sha256:of-r1"}
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: tc.said.Revision, Digest: tc.said.Digest, Unpinned: !tc.waits}
+			rec := &record.Record{Layer: s.key(), Attempted: tc.has, Applied: tc.has, Pinned: tc.pinned}
+			err := s.look(t.Context(), rec, entry)
+			if isWaitingError(err) != tc.waits || err != nil && reason.Of(err) != v1alpha1.ReasonRolloutPending || s.notes.looked == tc.waits {
+				t.Errorf("%s: %v, looked at %t; want it to wait: %t", tc.reason, err, s.notes.looked, tc.waits)
+			}
+			if entry.Unpinned != tc.waits || tc.waits && (!entry.Ready || entry.Revision != "r2" || !strings.Contains(err.Error(), "brought revision r2, and not r1")) {
+				t.Errorf("%s: the status says %+v: %v", tc.reason, entry, err)
+			}
+			m := &moved{layer: f.layer}
+			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
+			if c := m.cluster(base, s.child, &pin); c.Unpinned != tc.waits {
+				t.Errorf("%s: the Rollout knows of that: %t", tc.reason, c.Unpinned)
+			}
+			if s.let() != "r1" {
+				t.Errorf("the record of what is sent says %q of the pin", s.let())
 			}
 		})
 	}
@@ -342,6 +401,8 @@ func TestAims(t *testing.T) {
 	some.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": "a"}}
 	fresh := mover.DeepCopy()
 	fresh.Status.Run = nil
+	past := child("a", "r3", pinTo("base", "r2", ""))
+	past.Status.Layers[0].Unpinned = true
 	pending := child("a", "")
 	pending.Status.Layers[0] = v1alpha1.ChildLayer{Name: "base", Reason: v1alpha1.ReasonRolloutPending, Message: "waits"}
 	for name, tc := range map[string]struct {
@@ -358,6 +419,7 @@ func TestAims(t *testing.T) {
 		"Waits":   {"one has the new one, two do not yet", []v1alpha1.Rollout{*mover}, []v1alpha1.Child{child("a", "r2", pinTo("base", "r2", "")), child("b", "r1", pinTo("base", "r1", "")), child("c", "r1")}, "r2", v1alpha1.ChildCounts{Total: 3, Current: 1, Waiting: 2}, "False/RolloutPending", "2 of 3 clusters wait for Rollout base"},
 		"Moving":  {"it may have it and does not yet", []v1alpha1.Rollout{*mover}, []v1alpha1.Child{child("a", "r1", pinTo("base", "r2", ""))}, "r2", v1alpha1.ChildCounts{Total: 1, Updating: 1}, "Unknown/Progressing", "it has r1 and is to have r2"},
 		"Back":    {"on its way to an older one", []v1alpha1.Rollout{*mover}, []v1alpha1.Child{child("a", "r2", pinTo("base", "r1", ""))}, "r2", v1alpha1.ChildCounts{Total: 1, Updating: 1}, "Unknown/Progressing", "it has r2 and is to have r1"},
+		"Past":    {"an earlier version brought it the newest one", []v1alpha1.Rollout{*mover}, []v1alpha1.Child{past}, "r2", v1alpha1.ChildCounts{Total: 1, Waiting: 1}, "False/RolloutPending", "1 of 1 clusters wait for Rollout base"},
 		"Part":    {"the others follow the newest", []v1alpha1.Rollout{*some}, []v1alpha1.Child{child("a", "r2", pinTo("base", "r2", "")), child("b", "r3")}, "r2", v1alpha1.ChildCounts{Total: 2, Current: 2}, "True/Succeeded", "in place on all 2"},
 		"NoRun":   {"the Rollout was made a moment ago", []v1alpha1.Rollout{*fresh}, []v1alpha1.Child{child("a", "r3"), pending}, "r3", v1alpha1.ChildCounts{Total: 2, Waiting: 2}, "False/RolloutPending", "2 of 2 clusters wait"},
 		"Two":     {"", []v1alpha1.Rollout{*mover, *rolloutNamed("z", movesLayer("base"))}, []v1alpha1.Child{child("a", "r2")}, "r3", v1alpha1.ChildCounts{Total: 1, Failed: 1}, "False/ChildrenNotReady", "RolloutConflict"},

@@ -269,6 +269,7 @@ func (s *seeding) adopt(rec *record.Record, entry *v1alpha1.ChildLayer, inputs s
 		return false
 	}
 	noteRecord(entry, rec)
+	entry.Unpinned = false
 	s.notes.sent = sent
 	s.notes.inputs, s.notes.requested, s.notes.as = inputs, s.requested(), s.as
 	s.looked()
@@ -294,6 +295,9 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 		}
 	}
 	if err := s.behind(ctx, rec); err != nil {
+		return err
+	}
+	if err := s.unpinned(rec, entry); err != nil {
 		return err
 	}
 	ready := entry.Ready || unsent(entry.Reason)

@@ -217,7 +217,7 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 	if entry.Digest != "" || entry.Revision != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: entry.Revision, Image: cmp.Or(entry.AgentImage, m.image)}
 	}
-	c.New = c.Known && c.Has == nil
+	c.New, c.Unpinned = c.Known && c.Has == nil, entry.Unpinned
 	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 

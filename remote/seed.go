@@ -347,7 +347,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		// What is about to be sent is recorded before any of it is.
 		AlwaysRecord: true,
 		Record: func(ctx context.Context, entries []inventory.Entry) error {
-			rec.Inventory, rec.Attempted = entries, tried
+			rec.Inventory, rec.Attempted, rec.Pinned = entries, tried, s.let()
 			return s.putRecord(ctx, rec, entry, parent)
 		},
 		Target:    s.child.Status.Identity.KubeSystemUID,

@@ -187,6 +187,10 @@ type ChildLayer struct {
 	// Rollout moves the layer.
 	// +optional
 	AgentImage string `json:"agentImage,omitempty"`
+	// Unpinned: a version that knows no Rollouts applied the revision, after a Rollout had let the
+	// child have another one. Nothing is pushed before the Rollout goes on from what is there.
+	// +optional
+	Unpinned bool `json:"unpinned,omitempty"`
 	// Objects that the layer answers for in this child.
 	// +optional
 	Objects int32 `json:"objects,omitempty"`

@@ -30,7 +30,7 @@ func sample(objects int) *Record {
 	r := &Record{
 		Layer: base, Cluster: Cluster{Namespace: "fleet", Name: "a", UID: "u"}, Parent: epoch.Mark{Epoch: 3, Holder: "h"},
 		Attempted: State{"main@sha1:2", "sha256:2"}, Applied: State{"main@sha1:1", "sha256:1"}, Settled: true,
-		Inputs: "i", Sent: []byte("12345678"),
+		Inputs: "i", Sent: []byte("12345678"), Pinned: "main@sha1:1",
 		Inventory: []inventory.Entry{{Name: "system:node", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}},
 	}
 	for i := range objects {

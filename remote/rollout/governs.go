@@ -124,6 +124,11 @@ func Pin(child *v1alpha1.Child, mover Mover) *v1alpha1.RolloutRevision {
 	return nil
 }
 
+// WasReady reports whether a child was ready at its pin once; pin may be nil.
+func WasReady(pin *v1alpha1.ChildRollout) bool {
+	return pin != nil && (pin.Result == v1alpha1.ResultSucceeded || pin.Result == v1alpha1.ResultDegraded)
+}
+
 // Wanted is the revision that a Rollout brings to its clusters now: that of its run, or
 // what the clusters go back to; nil before there is any. Without a run it is the last good
 // one, or the first candidate.

@@ -184,7 +184,7 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 			if was == nil || was.Result != v1alpha1.ResultUpdating {
 				entered[p.Cluster] = true
 			}
-		} else if moved && (was != nil || pin.Revision != f.cluster(p.Cluster).runs) {
+		} else if moved && (was != nil && !f.cluster(p.Cluster).unpinned || pin.Revision != f.cluster(p.Cluster).runs) {
 			return fmt.Errorf("%s got %s without being counted as changing", p.Cluster, pin.Revision)
 		}
 		if !f.named[pin.Revision] {
@@ -256,16 +256,18 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 			return fmt.Errorf("%s began and is managed elsewhere", c.name)
 		}
 		// Who is new, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
-		back := c.pin != nil && run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && c.pin.Revision == run.Revision
-		has := c.pin == nil && (c.facts().New || c.runs != "" && (c.runs == p.Revision || !c.well())) ||
+		// What it runs is put on record by this very decision if nothing else is.
+		adopted := c.pin == nil || c.unpinned
+		back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && (c.pin != nil && c.pin.Revision == run.Revision || adopted && c.runs == run.Revision)
+		has := adopted && (c.facts().New || c.runs != "" && (c.runs == p.Revision || !c.well())) ||
 			c.pin != nil && (c.pin.Result != v1alpha1.ResultUpdating && f.ready[c.name] != c.pin.Revision || c.pin.Revision == p.Revision || f.overdue(c, run))
 		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
 		}
-		if c.pin != nil && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {
+		if c.pin != nil && !c.unpinned && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {
 			return fmt.Errorf("%s lost %s of run %d for %s of run %d", c.name, c.pin.Revision, c.pin.Run, p.Revision, p.Run)
 		}
-		if c.pin != nil && c.pin.Revision == p.Revision && !c.pin.Blameless && p.Blameless {
+		if c.pin != nil && c.pin.Revision == p.Revision && !c.pin.Blameless && p.Blameless && !c.unpinned {
 			return fmt.Errorf("%s was to blame at %s, and is not when it begins that again", c.name, p.Revision)
 		}
 		switch {

@@ -65,15 +65,22 @@ type cluster struct {
 	// bad are revisions that it does not get ready at, and refuses those that its release does
 	// not take.
 	bad, refuses map[string]bool
+	// unpinned: a version that knows no Rollouts gave it what it runs, past its pin.
+	unpinned bool
 	// slow: what it runs is not in effect yet.
 	slow bool
+}
+
+// takes reports whether the cluster takes up its pin. What it was given past that is on record first.
+func (c *cluster) takes() bool {
+	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && (!c.unpinned || c.runs == c.pin.Revision || !rollout.WasReady(c.pin))
 }
 
 func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != "" }
 
 func (c *cluster) facts() rollout.Cluster {
 	f := rollout.Cluster{Name: c.name, UID: types.UID("uid-" + c.name), Labels: map[string]string{"wave": c.wave}, Pin: c.pin.DeepCopy(), Known: c.known,
-		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere, New: c.known && c.runs == "" && !c.untold}
+		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere, New: c.known && c.runs == "" && !c.untold, Unpinned: c.unpinned}
 	if c.runs != "" {
 		f.Has = &v1alpha1.RolloutRevision{Revision: c.runs}
 	}
@@ -170,7 +177,7 @@ func (f *fleet) join() {
 
 // happen is one thing that happens in the world.
 func (f *fleet) happen() {
-	switch f.IntN(26) {
+	switch f.IntN(27) {
 	case 0, 1:
 		f.commits++
 		for _, c := range f.clusters {
@@ -284,6 +291,17 @@ func (f *fleet) happen() {
 			at = at.Add(time.Duration(f.IntN(300)) * time.Minute) // a clock that is ahead, or a lie
 		}
 		f.prove(1+f.IntN(f.commits), at)
+	case 26:
+		if !f.chance(20) {
+			break
+		}
+		for _, c := range f.clusters { // an agent that knows no Rollouts was here for a while
+			if c.lost.IsZero() && !c.elsewhere {
+				c.runs, c.unpinned = f.revision(), true
+			}
+		}
+		f.named[f.revision()] = true
+		f.say("all run %s", f.revision())
 	case 24:
 		f.failure = f.chance(40)
 		f.say("upstream cannot be read %v", f.failure)
@@ -335,7 +353,8 @@ func (f *fleet) upstream() *rollout.Upstream {
 // work lets clusters take up what they may have.
 func (f *fleet) work() {
 	for _, c := range f.clusters {
-		if c.slow = c.slow && f.chance(50); c.pin != nil && c.lost.IsZero() && !c.elsewhere && f.chance(60) {
+		if c.slow = c.slow && f.chance(50); c.takes() && f.chance(60) {
+			c.unpinned = false
 			c.slow = c.slow || c.runs != c.pin.Revision && f.chance(40)
 			c.runs = c.pin.Revision
 		}
@@ -391,8 +410,8 @@ func (f *fleet) settle() error {
 	}
 	for range 400 {
 		for _, c := range f.clusters {
-			if c.pin != nil && c.lost.IsZero() && !c.elsewhere {
-				c.runs = c.pin.Revision
+			if c.takes() {
+				c.runs, c.unpinned = c.pin.Revision, false
 			}
 		}
 		f.requests.Approvals = nil

@@ -25,6 +25,8 @@ type Cluster struct {
 	// New: it certainly has nothing, as no layer that could bring it was ever in place, or its agent
 	// tells all that it has. One that is known to have nothing otherwise may only not tell.
 	New bool
+	// Unpinned: a version that knows no Rollouts brought what it has.
+	Unpinned bool
 	// Unreachable is since when the cluster cannot be reached; zero if it can.
 	Unreachable time.Time
 	// Healthy: the cluster is ready, whatever it has. Ready: it is ready at the revision of
@@ -281,10 +283,12 @@ func (d *decision) until(since time.Time, lasts time.Duration) time.Duration {
 	return lasts - d.now.Sub(since)
 }
 
-// adopt puts on record what clusters have that are not on record yet: they keep it.
+// adopt puts on record what clusters have that are not on record yet, or got past their Rollout:
+// they keep it.
 func (d *decision) adopt() {
 	for _, m := range d.all {
-		if m.pin != nil || !m.Known || m.Has == nil {
+		past := m.Unpinned && WasReady(m.pin) && m.Has != nil && !m.has(*m.Has)
+		if m.pin != nil && !past || !m.Known || m.Has == nil {
 			continue
 		}
 		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
