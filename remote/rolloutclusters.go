@@ -33,6 +33,9 @@ type Composition interface {
 	// Applied is the revision that all of a Cluster was applied at last; empty if that is not
 	// known.
 	Applied(cluster types.NamespacedName) string
+	// Unpinned reports whether a version that knows no Rollouts applied that, past the Cluster's
+	// pin. Nothing else is applied of such a Cluster before its Rollout has taken it for what it has.
+	Unpinned(cluster types.NamespacedName) bool
 	// Built reports whether it is known what a revision declares.
 	Built(revision string) bool
 	// Refusal is why what makes a Cluster does not take what was applied, which waiting does not
@@ -67,7 +70,7 @@ func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *move
 func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
 	applied := m.composed.Applied(clusterOf(child))
 	if applied != "" {
-		c.Known, c.Has = true, &v1alpha1.RolloutRevision{Revision: applied}
+		c.Known, c.Has, c.Unpinned = true, &v1alpha1.RolloutRevision{Revision: applied}, m.composed.Unpinned(clusterOf(child))
 	}
 	if unseeded(child) {
 		// No layer selects the Cluster, so nobody connects to it: Cluster API is all there is to

@@ -18,9 +18,11 @@ type applied struct {
 	outstanding string
 	refusal     string
 	refused     error
+	unpinned    bool
 }
 
 func (a applied) Applied(types.NamespacedName) string                      { return a.revision }
+func (a applied) Unpinned(types.NamespacedName) bool                       { return a.unpinned }
 func (a applied) Outstanding(context.Context, types.NamespacedName) string { return a.outstanding }
 func (a applied) Refusal(context.Context, types.NamespacedName) string     { return a.refusal }
 func (a applied) Refused(_ context.Context, _ types.NamespacedName, revision string) error {
@@ -55,10 +57,10 @@ func TestClustersOfAComposition(t *testing.T) {
 		{"no layer selects it, at the one before", child(metav1.ConditionUnknown, v1alpha1.ReasonNoLayer, metav1.ConditionFalse), "main@sha1:1", true, true, false},
 	} {
 		o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
-		m := &moved{spec: &o.Spec, composed: applied{revision: tt.applied}}
+		m := &moved{spec: &o.Spec, composed: applied{revision: tt.applied, unpinned: !tt.ready}}
 		c := m.cluster(o, tt.child, pin)
 		m.ofComposition(t.Context(), tt.child, pin, &c)
-		if c.Unreachable.IsZero() != tt.reached || c.Healthy != tt.healthy || c.Ready != tt.ready || !c.Known || c.Has.Revision != tt.applied {
+		if c.Unreachable.IsZero() != tt.reached || c.Healthy != tt.healthy || c.Ready != tt.ready || !c.Known || c.Has.Revision != tt.applied || c.Unpinned == tt.ready {
 			t.Errorf("%s: %+v", tt.reason, c)
 		}
 	}

@@ -43,6 +43,8 @@ type composition struct {
 	versions map[string]map[types.NamespacedName]string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
+	// unpinned Clusters have what a version that knows no Rollouts applied.
+	unpinned map[types.NamespacedName]bool
 	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
 	releases map[types.NamespacedName][]types.NamespacedName
 }
@@ -111,6 +113,9 @@ func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.sta
 // known.
 func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
 
+// Unpinned reports whether a version that knows no Rollouts applied that, past the Cluster's pin.
+func (c *Composition) Unpinned(cluster types.NamespacedName) bool { return c.state.unpinned[cluster] }
+
 // Built reports whether it is known what a revision declares: the newest one, one that a
 // Cluster may have, or the last good one.
 func (c *Composition) Built(revision string) bool {
@@ -167,7 +172,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	next := composition{
 		source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
-		releases: map[types.NamespacedName][]types.NamespacedName{},
+		unpinned: run.governed.unpinned, releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
 		versions := map[types.NamespacedName]string{}

@@ -17,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
 // TestComposition: what is in place of each Cluster, and what it may not have, for who
@@ -168,13 +169,80 @@ func TestReleasesIn(t *testing.T) {
 	}
 	s := take(t, shop(nil), release("here", nil), release("child", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = &meta.KubeConfigReference{} }),
 		release("new", func(h *helmv2.HelmRelease) { h.Status.Inventory = nil }), release("other", func(h *helmv2.HelmRelease) { h.Namespace = "other" }))
-	got, err := s.releasesIn(t.Context(), "apps")
+	got, _, err := s.releasesIn(t.Context(), "apps")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[types.NamespacedName][]types.NamespacedName{{Namespace: "apps", Name: "here"}: {{Namespace: "apps", Name: "prod"}}}
 	if diff := cmp.Diff(want, got.Made); diff != "" {
 		t.Errorf("-want, +got:\n%s", diff)
+	}
+}
+
+// TestUnpinned: what a version without Rollouts applied of a Cluster, past its pin, stays until the
+// Rollout goes on from there. Each other Cluster is composed at its pin.
+func TestUnpinned(t *testing.T) {
+	const r1, r2, r3 = "main@sha1:1", "main@sha1:2", "main@sha1:3"
+	release := func(mark string, made ...string) *helmv2.HelmRelease {
+		h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "clusters", Annotations: map[string]string{v1alpha1.RolloutRevisionAnnotation: mark}}}
+		h.Status.Inventory = &helmv2.ResourceInventory{}
+		for _, name := range made {
+			h.Status.Inventory.Entries = append(h.Status.Inventory.Entries, helmv2.ResourceRef{ID: "apps_" + name + "_cluster.x-k8s.io_Cluster", Version: "v1beta2"})
+		}
+		return h
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		result  v1alpha1.RolloutResult
+		applied string
+		mark    string
+		heeded  bool
+		release *helmv2.HelmRelease
+		want    bool
+	}{
+		"Earlier":       {reason: "it has no mark, and another revision was applied", result: v1alpha1.ResultSucceeded, applied: r2, want: true},
+		"Degraded":      {reason: "it was ready at its pin once", result: v1alpha1.ResultDegraded, applied: r2, want: true},
+		"Given":         {reason: "the Rollout lets it have another one just now", result: v1alpha1.ResultUpdating, applied: r2},
+		"Marked":        {reason: "the newest was applied of all else, before an upgrade", result: v1alpha1.ResultSucceeded, applied: r2, mark: r1},
+		"Heeded":        {reason: "somebody took the mark away", result: v1alpha1.ResultSucceeded, applied: r2, heeded: true},
+		"Adopted":       {reason: "the Rollout has just come, and it has its pin without a mark", result: v1alpha1.ResultSucceeded, applied: r1},
+		"Unknown":       {reason: "nothing is known to have been applied", result: v1alpha1.ResultSucceeded},
+		"Release":       {reason: "the mark of a Cluster of a HelmRelease is on that", result: v1alpha1.ResultSucceeded, applied: r2, mark: r1, release: release("", "a"), want: true},
+		"ReleaseMarked": {reason: "", result: v1alpha1.ResultSucceeded, applied: r2, release: release(r1, "a")},
+		"ReleaseOfTwo":  {reason: "two that differ have no mark", result: v1alpha1.ResultSucceeded, applied: r2, release: release("", "a", "b")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("a", "waves="+r1)
+			r.objects[1].(*v1alpha1.Child).Status.Rollouts[0].Result = tc.result
+			r.cluster("a", "").SetAnnotations(map[string]string{v1alpha1.RolloutRevisionAnnotation: tc.mark})
+			if tc.release != nil {
+				r.objects = append(r.objects, tc.release)
+			}
+			s := r.take(func(k *kustomizev1.Kustomization) {
+				k.Status.Inventory = refs(entriesOf("a"))
+				k.Status.LastAppliedRevision = tc.applied
+				status.RecordAttempt(&k.Status.History, status.Attempt{Digest: "sha256:x", Status: meta.ReconciliationSucceededReason, Revision: tc.applied, Rollouts: tc.heeded})
+			})
+			for round := range 2 { // what the first one wrote makes the second one no other
+				if end := s.composes(t, fleetOf(t, r3, "a=v1.36.0"), fleetOf(t, r1, "a=v1.35.0")); end != nil {
+					t.Fatalf("%s: it ended as %+v", tc.reason, end)
+				}
+				if held, want := s.composed.held[types.NamespacedName{Namespace: "apps", Name: "a"}], tc.want; (held.reason == v1alpha1.ReasonRolloutPending) != want || want && !strings.Contains(held.why, "applied revision "+r2+", and not "+r1) {
+					t.Errorf("%s: round %d: it is held for %+v", tc.reason, round, held)
+				}
+				if changes := strings.Contains(s.applies(), "Cluster/a"); changes == tc.want {
+					t.Errorf("%s: round %d applies %s", tc.reason, round, s.applies())
+				}
+				s.noteApplied(s.run, meta.ReconciliationSucceededReason)
+				s.noteComposition(s.run, true)
+				c, a := s.Composed(s.name()), types.NamespacedName{Namespace: "apps", Name: "a"}
+				if c.Unpinned(a) != tc.want || tc.want && c.Applied(a) != r2 || status.HeededRollouts(s.Obj.Status.History) == tc.want {
+					t.Errorf("%s: round %d: the Rollout is told %t of %s, history %+v", tc.reason, round, c.Unpinned(a), c.Applied(a), s.Obj.Status.History)
+				}
+			}
+		})
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
 // Clusters are those of the tier, as they were last seen. Package clusters has them.
@@ -39,8 +40,12 @@ var errClustersUnknown = errors.New("the Clusters of the tier have not been list
 type governed struct {
 	pins map[types.NamespacedName]compose.Pin
 	// held Clusters keep what is in place.
-	held     map[types.NamespacedName]hold
+	held map[types.NamespacedName]hold
+	// unpinned are those among them that have what a version that knows no Rollouts applied.
+	unpinned map[types.NamespacedName]bool
 	releases compose.Releases
+	// marked are HelmReleases that say which revision a Rollout let them have.
+	marked map[types.NamespacedName]bool
 	// good is the revision that passed all waves of the Rollout last.
 	good string
 	// id identifies all of it.
@@ -85,8 +90,8 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	if err := r.Client.List(ctx, children, client.InNamespace(obj.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("cannot list Children: %w", err)
 	}
-	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}}
-	if g.releases, err = r.releasesIn(ctx, obj.Namespace); err != nil {
+	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}, unpinned: map[types.NamespacedName]bool{}}
+	if g.releases, g.marked, err = r.releasesIn(ctx, obj.Namespace); err != nil {
 		return nil, err
 	}
 	if good := rollouts[0].Status.LastGood; good != nil {
@@ -99,13 +104,39 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 			name.Name = ref.Name
 		}
 		g.releases.Known[name] = true
-		g.take(name, rollout.Of(rollouts, r.labelsOf(name, child.Labels)).Kustomization(obj.Name), child)
+		mover := rollout.Of(rollouts, r.labelsOf(name, child.Labels)).Kustomization(obj.Name)
+		g.take(name, mover, child)
+		if pin := rollout.OnRecord(child, mover); g.pins[name].Revision != "" && r.unpinned(obj, name, pin, g) {
+			delete(g.pins, name)
+			g.unpinned[name] = true
+			g.held[name] = hold{v1alpha1.ReasonRolloutPending, fmt.Sprintf("an agent of an earlier version applied revision %s, and not %s, which Rollout %s let it have; it stays there until the Rollout goes on from that",
+				obj.Status.LastAppliedRevision, pin.Revision, mover.Name)}
+		}
 	}
 	if err := r.childless(obj, rollouts, g); err != nil {
 		return nil, err
 	}
 	g.identify()
 	return g, nil
+}
+
+// unpinned reports whether a Cluster was ready at its pin once, and has another revision that no
+// Rollout let it have: a version that knows no Rollouts was here, and applied the newest one of all
+// Clusters. To compose them at their pins would change all of them back at once. What a Rollout let
+// a Cluster have is marked on it, which that version takes away. A HelmRelease of several Clusters
+// has no mark if they differ, and tells nothing.
+func (r *Reconciler) unpinned(obj *kustomizev1.Kustomization, cluster types.NamespacedName, pin *v1alpha1.ChildRollout, g *governed) bool {
+	has := obj.Status.LastAppliedRevision
+	if !rollout.WasReady(pin) || has == "" || sameRevision(has, pin.Revision) || status.HeededRollouts(obj.Status.History) || r.Clusters == nil {
+		return false
+	}
+	for release, made := range g.releases.Made {
+		if slices.Contains(made, cluster) {
+			return len(made) == 1 && !g.marked[release]
+		}
+	}
+	u, ok := r.Clusters.Get(cluster)
+	return ok && u.GetAnnotations()[v1alpha1.RolloutRevisionAnnotation] == ""
 }
 
 // labelsOf are the labels by which a Cluster is selected. Those of its Child are as old as
@@ -164,20 +195,24 @@ func (r *Reconciler) childless(obj *kustomizev1.Kustomization, rollouts []v1alph
 	return nil
 }
 
-// releasesIn are the Clusters that the HelmReleases of a namespace make here.
-func (r *Reconciler) releasesIn(ctx context.Context, namespace string) (compose.Releases, error) {
-	releases := compose.Releases{Made: map[types.NamespacedName][]types.NamespacedName{}, Known: map[types.NamespacedName]bool{}}
+// releasesIn are the Clusters that the HelmReleases of a namespace make here. marked are those that
+// say which revision a Rollout let them have.
+func (r *Reconciler) releasesIn(ctx context.Context, namespace string) (releases compose.Releases, marked map[types.NamespacedName]bool, err error) {
+	releases = compose.Releases{Made: map[types.NamespacedName][]types.NamespacedName{}, Known: map[types.NamespacedName]bool{}}
+	marked = map[types.NamespacedName]bool{}
 	list := &helmv2.HelmReleaseList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		if apimeta.IsNoMatchError(err) {
-			return releases, nil
+			return releases, marked, nil
 		}
-		return releases, fmt.Errorf("cannot list HelmReleases: %w", err)
+		return releases, marked, fmt.Errorf("cannot list HelmReleases: %w", err)
 	}
 	for i := range list.Items {
-		releases.Add(&list.Items[i])
+		h := &list.Items[i]
+		releases.Add(h)
+		marked[client.ObjectKeyFromObject(h)] = h.Annotations[v1alpha1.RolloutRevisionAnnotation] != ""
 	}
-	return releases, nil
+	return releases, marked, nil
 }
 
 func byName(a, b types.NamespacedName) int {

@@ -17,9 +17,21 @@ type Attempt struct {
 	Took   time.Duration
 	// Revision and, where the source has one, OriginRevision.
 	Revision, OriginRevision string
+	// Rollouts: which revision each Cluster has of it is what Rollouts said.
+	Rollouts bool
 	// Requested: a person asked for this attempt, or something was changed in
 	// the cluster. It counts even if nothing else is new.
 	Requested bool
+}
+
+// byRollouts marks an attempt in which Rollouts said which revision each Cluster has.
+const byRollouts = "cascade.dev/rollouts"
+
+// HeededRollouts reports whether the last attempt did what Rollouts said. Versions that know none
+// did not, nor did one before a Rollout came.
+func HeededRollouts(h meta.History) bool {
+	latest := h.Latest()
+	return latest != nil && latest.Metadata[byRollouts] != ""
 }
 
 // RecordAttempt keeps status.history as Flux does: at most five entries, the
@@ -30,6 +42,9 @@ func RecordAttempt(h *meta.History, a Attempt) {
 	metadata := map[string]string{"revision": a.Revision}
 	if a.OriginRevision != "" {
 		metadata["originRevision"] = a.OriginRevision
+	}
+	if a.Rollouts {
+		metadata[byRollouts] = "true"
 	}
 	latest := h.Latest()
 	if !a.Requested && latest != nil && latest.Digest == a.Digest && latest.LastReconciledStatus == a.Status && maps.Equal(latest.Metadata, metadata) {

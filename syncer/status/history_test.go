@@ -17,6 +17,7 @@ func TestRecordAttempt(t *testing.T) {
 	}
 	requested := func(a Attempt) Attempt { a.Requested = true; return a }
 	origin := func(a Attempt) Attempt { a.OriginRevision = "o"; return a }
+	governed := func(a Attempt) Attempt { a.Rollouts = true; return a }
 	for name, tt := range map[string]struct {
 		reason   string
 		attempts []Attempt
@@ -27,6 +28,7 @@ func TestRecordAttempt(t *testing.T) {
 		"Requested":  {reason: "somebody asked", attempts: []Attempt{attempt(1, "a", "ok", "1"), requested(attempt(2, "a", "ok", "1"))}, want: []string{"a ok 1 1 2 2 2"}},
 		"Revision":   {reason: "the same content at another revision is the same entry", attempts: []Attempt{attempt(1, "a", "ok", "1"), attempt(2, "a", "ok", "2")}, want: []string{"a ok 2 1 2 2 2"}},
 		"Origin":     {reason: "the origin's revision counts too", attempts: []Attempt{attempt(1, "a", "ok", "1"), origin(attempt(2, "a", "ok", "1"))}, want: []string{"a ok 1o 1 2 2 2"}},
+		"Rollouts":   {reason: "and that Rollouts said who has it", attempts: []Attempt{attempt(1, "a", "ok", "1"), governed(attempt(2, "a", "ok", "1"))}, want: []string{"a ok 1 1 2 2 2"}},
 		"Failure":    {reason: "another status is another entry", attempts: []Attempt{attempt(1, "a", "ok", "1"), attempt(2, "a", "bad", "1")}, want: []string{"a bad 1 2 2 2 1", "a ok 1 1 1 1 1"}},
 		"Return": {reason: "an older entry comes to the front", attempts: []Attempt{attempt(1, "a", "ok", "1"), attempt(2, "b", "ok", "2"), attempt(3, "a", "ok", "3")},
 			want: []string{"a ok 3 1 3 3 2", "b ok 2 2 2 2 1"}},
