@@ -91,13 +91,24 @@ func (s *seeding) pinned() (*v1alpha1.RolloutRevision, error) {
 	return pin, nil
 }
 
-// let is what a Rollout lets the child have, as the record of the layer says it; empty if none
-// moves the layer.
+// let is what Rollouts let the child have of the layer and its objects, as the record of the layer
+// says it; empty if none moves any of that.
 func (s *seeding) let() string {
-	if s.pin == nil {
-		return ""
+	var pins []string
+	if s.pin != nil {
+		pins = append(pins, cmp.Or(s.pin.Revision, s.pin.Image))
 	}
-	return cmp.Or(s.pin.Revision, s.pin.Image)
+	for _, o := range s.moves() {
+		if pin := rollout.Pin(s.child, s.governing.Object(o)); pin != nil {
+			pins = append(pins, pin.Revision)
+		}
+	}
+	return strings.Join(pins, " ")
+}
+
+// moves are the objects of the last rendering that Rollouts move.
+func (s *seeding) moves() []v1alpha1.RolloutPinnedSource {
+	return slices.DeleteFunc(slices.Clone(s.governing.Objects()), func(o v1alpha1.RolloutPinnedSource) bool { return slices.Contains(s.notes.idle, o) })
 }
 
 // unpinned is an error if the child was ready at its pin once, and has another revision that no
@@ -106,16 +117,39 @@ func (s *seeding) let() string {
 // sent before the Rollout has taken what is there for what the child has. A child that was
 // restored from a backup has a record of then, with its pin, and is brought back.
 func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error {
-	mover, has := s.governing.Layer(s.layer.Name), rec.Applied
-	// A later commit with the same content is not written into the record: then the status has it.
-	known := entry.Digest == has.Digest && entry.Revision == s.let() || rec.InPlace(s.rendered.digest)
-	entry.Unpinned = s.pin != nil && rollout.WasReady(rollout.OnRecord(s.child, mover)) && rec.Pinned == "" && has.Digest != "" && has.Revision != s.pin.Revision && !known
-	if !entry.Unpinned {
+	entry.Unpinned = false
+	if rec.Pinned != "" || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
 		return nil
 	}
-	noteRecord(entry, rec)
-	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought revision %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there",
-		has.Revision, s.pin.Revision, mover.Name)
+	has, pin, by := s.past(rec, entry)
+	if entry.Unpinned = has != ""; !entry.Unpinned {
+		return nil
+	}
+	noteWhole(entry, rec)
+	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought revision %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there", has, pin, by)
+}
+
+// past is a revision that the child has of the layer, or of an object of it, although it was ready at
+// the pin of a Rollout once; empty if there is none. Of objects the child's own agent tells.
+func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string) {
+	mover := s.governing.Layer(s.layer.Name)
+	// A later commit with the same content is not written into the record: then the status has it.
+	known := s.pin != nil && (rec.Applied.Revision == s.pin.Revision || entry.Digest == rec.Applied.Digest && entry.Revision == s.pin.Revision)
+	if s.pin != nil && !known && rollout.WasReady(rollout.OnRecord(s.child, mover)) {
+		return rec.Applied.Revision, s.pin.Revision, mover.Name
+	}
+	said := s.child.Status.Report
+	if said == nil {
+		return "", "", ""
+	}
+	for _, o := range s.moves() {
+		mover := s.governing.Object(o)
+		pin := rollout.OnRecord(s.child, mover)
+		if has, _ := report.BroughtRevision(said, o); has != "" && rollout.WasReady(pin) && !isContent(o.Kind, has, pin.Revision) {
+			return has, pin.Revision, mover.Name
+		}
+	}
+	return "", "", ""
 }
 
 // imageOf is the image of the layer's agent in this child.
@@ -236,16 +270,21 @@ func (s *seeding) noteApplied(ctx context.Context, entry *v1alpha1.ChildLayer) e
 		return err
 	}
 	if rec.Exists() || rec.Applied.Digest != "" {
-		// Of two commits with the same content the record has the first.
-		later, same := entry.Revision, entry.Digest == rec.Applied.Digest
-		if noteRecord(entry, rec); same {
-			entry.Revision = later
-		}
+		noteWhole(entry, rec)
 	}
 	// A push that a process before this one began may not have come to its end.
 	entry.Ready = entry.Ready && rec.InPlace(rec.Applied.Digest)
 	s.notes.noted = true
 	return nil
+}
+
+// noteWhole has the Child's status say what the record says. Of two commits with the same content the
+// record has the first: the later one stands.
+func noteWhole(entry *v1alpha1.ChildLayer, rec *record.Record) {
+	later, same := entry.Revision, entry.Digest == rec.Applied.Digest
+	if noteRecord(entry, rec); same {
+		entry.Revision = later
+	}
 }
 
 // declaredAhead is what a layer that is rendered at an older revision will declare in the

@@ -164,6 +164,58 @@ func TestUnpinned(t *testing.T) {
 	}
 }
 
+// TestUnpinnedObject: the same of an object that a Rollout moves, as the child's own agent tells.
+func TestUnpinnedObject(t *testing.T) {
+	services := rolloutNamed("services", v1alpha1.RolloutMoves{Source: &fleetSource})
+	for name, tc := range map[string]struct {
+		reason string
+		// has is what the child tells, and pinned what the record says of the pin.
+		has, pinned string
+		idle        bool
+		result      v1alpha1.RolloutResult
+		waits       bool
+	}{
+		"Earlier":   {"an earlier version sent the object without its pin", commitTwo, "", false, v1alpha1.ResultSucceeded, true},
+		"Pinned":    {"somebody in the child changed the object", commitTwo, commitOne, false, v1alpha1.ResultSucceeded, false},
+		"Same":      {"the child has its pin, by another name", "sha1:" + commitOne[len("main@sha1:"):], "", false, v1alpha1.ResultSucceeded, false},
+		"Untold":    {"nobody knows", "", "", false, v1alpha1.ResultSucceeded, false},
+		"Given":     {"the Rollout has given it another one since", commitTwo, "", false, v1alpha1.ResultUpdating, false},
+		"Elsewhere": {"the layer does not have the object", commitTwo, "", true, v1alpha1.ResultSucceeded, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, map[string]string{"a.yaml": pinnedLayer})
+			f.children.Now = func() time.Time { return start.Time }
+			s := f.on(0)
+			pin := pinTo("services", commitOne, "")
+			pin.Result = tc.result
+			s.notes, s.governing, s.child.Status.Rollouts = &layerNotes{}, rollout.Governing{services}, []v1alpha1.ChildRollout{pin}
+			s.run.notes = &notes{began: start.Time}
+			if tc.idle {
+				s.notes.idle = []v1alpha1.RolloutPinnedSource{fleetSource}
+			}
+			s.child.Status.Report = &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{}}
+			if tc.has != "" {
+				s.child.Status.Report.Brought.Objects = []v1alpha1.ReportedSource{{Kind: fleetSource.Kind, Namespace: fleetSource.Namespace, Name: fleetSource.Name, Revision: tc.has}}
+			}
+			s.rendered = &rendered{digest: "sha256:b"}
+			state := record.State{Revision: "r1", Digest: "sha256:a"}
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: "r2", Digest: "sha256:a"}
+			err := s.look(t.Context(), &record.Record{Layer: s.key(), Attempted: state, Applied: state, Pinned: tc.pinned}, entry)
+			if isWaitingError(err) != tc.waits || entry.Unpinned != tc.waits || tc.waits && (entry.Revision != "r2" || !strings.Contains(err.Error(), "brought revision "+commitTwo+", and not "+commitOne)) {
+				t.Errorf("%s: %v, and the status says %+v; want it to wait: %t", tc.reason, err, entry, tc.waits)
+			}
+			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
+			m := &moved{spec: &services.Spec}
+			if c := m.cluster(services, s.child, &pin); c.Unpinned != tc.waits || tc.waits && c.Has.Revision != commitTwo {
+				t.Errorf("%s: the Rollout knows of that: %t, %v", tc.reason, c.Unpinned, c.Has)
+			}
+			if want := map[bool]string{false: commitOne}[tc.idle]; s.let() != want {
+				t.Errorf("the record of what is sent says %q of the pin, want %q", s.let(), want)
+			}
+		})
+	}
+}
+
 // TestRetain: what a child may have of its layers is kept, and nothing else.
 func TestRetain(t *testing.T) {
 	layer, free := layerOn("base"), layerOn("free")

@@ -237,6 +237,7 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 	c.Known, c.New = true, report.HasNothing(said, *m.spec.Moves.Source)
 	if has != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
+		c.Unpinned = pin != nil && !isContent(m.spec.Moves.Source.Kind, has, pin.Revision) && slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Unpinned })
 	}
 	c.Ready = pin != nil && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
 }

@@ -187,8 +187,9 @@ type ChildLayer struct {
 	// Rollout moves the layer.
 	// +optional
 	AgentImage string `json:"agentImage,omitempty"`
-	// Unpinned: a version that knows no Rollouts applied the revision, after a Rollout had let the
-	// child have another one. Nothing is pushed before the Rollout goes on from what is there.
+	// Unpinned: a version that knows no Rollouts applied the layer, after a Rollout had let the
+	// child have another revision of it, or of an object in it. Nothing is pushed before the
+	// Rollout goes on from what is there.
 	// +optional
 	Unpinned bool `json:"unpinned,omitempty"`
 	// Objects that the layer answers for in this child.
