@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -206,6 +207,34 @@ func TestLockdown(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestLockdownRights: what the engine does not prune is there, and bound.
+func TestLockdownRights(t *testing.T) {
+	rights, _, err := Agent(optionsOf(v1alpha1.AgentValues{Image: "x", Lockdown: &v1alpha1.AgentLockdown{}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []string
+	for _, u := range rights {
+		if u.GetKind() == "ClusterRoleBinding" && inventory.Of(u) == inventory.AgentBinding() && !inventory.LockedDown(u) {
+			t.Error("it has all rights")
+		}
+		if inventory.LockdownRights(inventory.Of(u)) {
+			kept = append(kept, u.GetKind()+"/"+u.GetName())
+		}
+		if !inventory.AgentLabels(u.GetLabels()) {
+			t.Errorf("%s/%s has not the labels of an agent: %v", u.GetKind(), u.GetName(), u.GetLabels())
+		}
+	}
+	want := []string{
+		"ClusterRole/cascade-agent", "ClusterRoleBinding/cascade-agent", "ClusterRole/cascade-accounts", "ClusterRoleBinding/cascade-accounts",
+		"ClusterRole/cascade-sources", "ClusterRoleBinding/cascade-sources", "ClusterRole/cascade-kustomizations", "ClusterRoleBinding/cascade-kustomizations",
+		"Role/cascade-agent", "RoleBinding/cascade-agent",
+	}
+	if diff := cmp.Diff(want, kept); diff != "" {
+		t.Errorf("-want, +got:\n%s", diff)
 	}
 }
 

@@ -67,6 +67,9 @@ type Live struct {
 	OfCluster string
 	// Guarded: the live object is marked as protected, or is the owner itself.
 	Guarded bool
+	// OfAgent: the live object has the labels of an agent's. LockedDown: the agent of the
+	// cluster has the rights of a lockdown alone; it is told of LockdownRights only.
+	OfAgent, LockedDown bool
 	// Provider is the provider of Cluster API that the object is a component of.
 	Provider string
 	// NeededBy names an object of the provider's kinds that still exists, while
@@ -448,28 +451,17 @@ func (p Plan) Message(owner string) string {
 // Protected reports whether deleting the object may destroy a cluster, data that Git does
 // not have, or the agent. lowerTier: it is in a child.
 func Protected(e Entry, live Live, lowerTier bool) bool {
+	return ProtectedKind(e.Group, e.Kind) || TakesOthers(e, live, lowerTier)
+}
+
+// TakesOthers reports whether others are lost with an object: a cluster, the agent, or what a lower tier
+// follows. It is Protected, however it is declared.
+func TakesOthers(e Entry, live Live, lowerTier bool) bool {
 	switch {
-	case ProtectedKind(e.Group, e.Kind), ofAgent(e), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
+	case clusterapi.IsGroup(e.Group), ofAgent(e, live), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
 		return true
 	case lowerTier && (v1alpha1.IsFluxGroup(e.Group) || e.Group == v1alpha1.Group):
 		return true
-	}
-	return false
-}
-
-// ofAgent reports whether an object belongs to an agent. Without the agent no commit
-// reaches the cluster, not even the one that declares the agent again.
-func ofAgent(e Entry) bool {
-	const namespace, name = v1alpha1.AgentNamespace, v1alpha1.AgentName
-	switch e.Group + "/" + e.Kind {
-	case "/Namespace":
-		return e.Name == namespace
-	case "apps/Deployment", "/ServiceAccount":
-		return e.Namespace == namespace && e.Name == name
-	case "rbac.authorization.k8s.io/ClusterRoleBinding":
-		return e.Name == name
-	case "admissionregistration.k8s.io/ValidatingAdmissionPolicy", "admissionregistration.k8s.io/ValidatingAdmissionPolicyBinding":
-		return strings.HasPrefix(e.Name, name+"-")
 	}
 	return false
 }

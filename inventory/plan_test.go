@@ -28,6 +28,10 @@ var (
 	cluster2   = Entry{Namespace: "fleet", Name: "test", Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
 	namespace2 = Entry{Name: "more", Kind: "Namespace", Version: "v1"}
 	agent      = Entry{Namespace: "cascade-system", Name: "cascade", Group: "apps", Kind: "Deployment", Version: "v1"}
+	agent2     = Entry{Namespace: "gitops", Name: "cascade", Group: "apps", Kind: "Deployment", Version: "v1"}
+	accounts   = Entry{Name: "cascade-accounts", Group: rbac, Kind: "ClusterRoleBinding", Version: "v1"}
+	account    = Entry{Namespace: "gitops", Name: "cascade-sync", Kind: "ServiceAccount", Version: "v1"}
+	images     = Entry{Name: "cascade-images", Group: rbac, Kind: "ClusterRoleBinding", Version: "v1"}
 	wall       = Entry{Name: "cascade-clusters", Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy", Version: "v1"}
 	deploy     = Entry{Namespace: "apps", Name: "web", Group: "apps", Kind: "Deployment", Version: "v1"}
 )
@@ -78,6 +82,7 @@ func outcomeOf(p Plan) outcome {
 
 func TestPlanPrune(t *testing.T) {
 	confirmed := with(func(l *Live) { l.Confirmed = true })
+	lockedDown := with(func(l *Live) { l.LockedDown = true })
 	for name, tc := range map[string]struct {
 		reason string
 		facts  Facts
@@ -201,6 +206,33 @@ func TestPlanPrune(t *testing.T) {
 			reason: "without its agent a cluster gets no later commit, not even the one that brings the agent back",
 			facts:  Facts{Owned: []Entry{agent, wall, other}, Rendered: []Entry{other}, Live: map[Entry]Live{agent: ours, wall: ours}},
 			want:   outcome{Protected: []Entry{wall, agent}, Keep: []Entry{wall, agent}},
+		},
+		"AgentElsewhere": {
+			reason: "cascade bootstrap -n gitops: the labels tell whose it is",
+			facts: Facts{Owned: []Entry{agent2, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{agent2: with(func(l *Live) { l.OfAgent = true })}},
+			want: outcome{Protected: []Entry{agent2}, Keep: []Entry{agent2}},
+		},
+		"NoAgent": {
+			reason: "another program of the name is none",
+			facts:  Facts{Owned: []Entry{agent2, other}, Rendered: []Entry{other}, Live: map[Entry]Live{agent2: ours}},
+			want:   outcome{Deletes: []string{"Deployment/gitops/cascade"}, Keep: []Entry{agent2}},
+		},
+		"LockdownRights": {
+			reason: "without these an agent with a lockdown applies nothing more, not even them; what they are lost with may be needed as well",
+			facts: Facts{Owned: []Entry{accounts, account, configMap, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{accounts: lockedDown, account: lockedDown, configMap: ours}},
+			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Held: true, Protected: []Entry{accounts, account}, Keep: []Entry{accounts, configMap, account}},
+		},
+		"LockdownEnds": {
+			reason: "the agent has all rights again, and needs these no more",
+			facts:  Facts{Owned: []Entry{accounts, other}, Rendered: []Entry{other}, Live: map[Entry]Live{accounts: ours}},
+			want:   outcome{Deletes: []string{"ClusterRoleBinding/cascade-accounts"}, Keep: []Entry{accounts}},
+		},
+		"LockdownControllers": {
+			reason: "a kind that the agent reconciles no more needs no rights; a commit brings them back",
+			facts:  Facts{Owned: []Entry{images, other}, Rendered: []Entry{other}, Live: map[Entry]Live{images: lockedDown}},
+			want:   outcome{Deletes: []string{"ClusterRoleBinding/cascade-images"}, Keep: []Entry{images}},
 		},
 		"KustomizationOfMany": {
 			reason: "one line in a list of Kustomizations is all that an application is made of; it counts as what goes with it",

@@ -15,6 +15,10 @@ func IsFluxGroup(group string) bool {
 // app.kubernetes.io/name.
 const AgentName = "cascade"
 
+// SyncAccount is the service account that a tier with a lockdown syncs itself as, and the name of
+// the binding that gives it its rights.
+const SyncAccount = "cascade-sync"
+
 // Labels and annotations that users and the agent exchange.
 const (
 	// DeletionAnnotation, set to DeletionConfirmed in Git on a protected

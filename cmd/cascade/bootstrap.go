@@ -514,7 +514,7 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 		o.HostNetwork = &onHost
 		b.say("the agent is on %s: %s", networkName(onHost), why)
 	}
-	account := layout.SyncAccount
+	account := v1alpha1.SyncAccount
 	if flux != nil {
 		o.EventsAddress = cmp.Or(o.EventsAddress, flux.EventsAddress())
 		if flux.Namespace != agent.FluxNamespace {

@@ -55,8 +55,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 				}
 			}
 			objects++
-			lower := elsewhere && (v1alpha1.IsFluxGroup(c.Group) || c.Group == v1alpha1.Group)
-			if inventory.ProtectedKind(c.Group, c.Kind) || lower {
+			if inventory.Protected(c, inventory.Live{}, elsewhere) {
 				holds = append(holds, c.String())
 			}
 			if elsewhere || !isSync(c) && !isLayer(c) && !isCredential(c) && !isSecret(c) || seen[c.ID()] {

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/directive"
@@ -74,7 +76,10 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	case err != nil:
 		return unknown(err), nil
 	}
-	live := a.liveOf(e, u, k)
+	live, err := a.liveOf(ctx, e, u, k)
+	if err != nil {
+		return unknown(err), nil
+	}
 	if !live.Owned || live.Exempt || live.Deleting {
 		return live, u
 	}
@@ -90,9 +95,9 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 }
 
 // liveOf is what an object says about itself.
-func (a *Applier) liveOf(e inventory.Entry, u *unstructured.Unstructured, k *lookups) inventory.Live {
+func (a *Applier) liveOf(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, k *lookups) (live inventory.Live, err error) {
 	labels := u.GetLabels()
-	live := inventory.Live{
+	live = inventory.Live{
 		State:     inventory.Present,
 		UID:       string(u.GetUID()),
 		Version:   u.GetResourceVersion(),
@@ -104,6 +109,7 @@ func (a *Applier) liveOf(e inventory.Entry, u *unstructured.Unstructured, k *loo
 		Confirmed: u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed,
 		Deleting:  u.GetDeletionTimestamp() != nil,
 		Provider:  labels[clusterapi.ProviderLabel],
+		OfAgent:   inventory.AgentLabels(labels),
 	}
 	if isSecret(e) {
 		kind, _, _ := unstructured.NestedString(u.Object, "type")
@@ -112,7 +118,22 @@ func (a *Applier) liveOf(e inventory.Entry, u *unstructured.Unstructured, k *loo
 	if isLayer(e) {
 		live.Holding = holding(u)
 	}
-	return live
+	if inventory.LockdownRights(e) {
+		live.LockedDown, err = a.lockedDown(ctx)
+	}
+	return live, err
+}
+
+// lockedDown reports whether the agent of the cluster has the rights of a lockdown alone. A plan
+// is made when everything was applied, so what is there now is what is declared.
+func (a *Applier) lockedDown(ctx context.Context) (bool, error) {
+	binding := inventory.AgentBinding().Object()
+	if err := a.facts.Get(ctx, client.ObjectKeyFromObject(binding), binding); confirmsAbsence(err) {
+		return true, nil
+	} else if err != nil {
+		return false, fmt.Errorf("cannot read %s to tell which rights the agent has: %w", inventory.AgentBinding(), err)
+	}
+	return inventory.LockedDown(binding), nil
 }
 
 // weigh sets what would be lost with an object: what needs it, and what goes with it.

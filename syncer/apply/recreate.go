@@ -86,7 +86,10 @@ func (r *run) protects(ctx context.Context, it *item) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	live := r.liveOf(e, u, k)
+	live, err := r.liveOf(ctx, e, u, k)
+	if err != nil {
+		return false, err
+	}
 	if err := r.weigh(ctx, e, u, r.owned, k, &live); err != nil {
 		return false, err
 	}

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -66,10 +67,14 @@ func TestRecreate(t *testing.T) {
 }
 
 // TestRecreateProtected: what a prune would hold is never deleted and created again. Without the
-// rights of the agent, nobody could create them again (read 231).
+// rights of the agent, those of a lockdown among them, nobody could create them again (read 231, read 332).
 func TestRecreateProtected(t *testing.T) {
 	label := func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{v1alpha1.ProtectedLabel: "true"}) }
 	inAgent := func(u *unstructured.Unstructured) { u.SetNamespace(v1alpha1.AgentNamespace) }
+	ofAgent := func(u *unstructured.Unstructured) {
+		u.SetNamespace("gitops")
+		u.SetLabels(labels.Merge(u.GetLabels(), map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux"}))
+	}
 	for name, tc := range map[string]struct {
 		reason     string
 		kind, name string
@@ -78,13 +83,20 @@ func TestRecreateProtected(t *testing.T) {
 		refuse     string
 		recreated  bool
 	}{
-		"Rights":      {"without them nothing more can be written", "ClusterRoleBinding", v1alpha1.AgentName, nil, nil, "", false},
-		"OtherRights": {"they are somebody else's", "ClusterRoleBinding", "other", nil, nil, "", true},
-		"Agent":       {"a kill in between leaves no agent", "Deployment", v1alpha1.AgentName, inAgent, nil, "", false},
-		"Label":       {"a person protects the live object", "Deployment", "a", nil, label, "", false},
-		"KeysOfPKI":   {"a Secret is what the live one is, whatever is declared", "Secret", "a", nil, func(u *unstructured.Unstructured) { u.Object["type"] = clusterapi.SecretType }, "", false},
-		"Secret":      {"an ordinary one", "Secret", "a", nil, nil, "", true},
-		"Unread":      {"unknown is not unprotected", "Deployment", "a", nil, nil, "GET a", false},
+		"Rights":       {"without them nothing more can be written", "ClusterRoleBinding", v1alpha1.AgentName, nil, nil, "", false},
+		"Accounts":     {"with a lockdown they are what it writes by", "ClusterRoleBinding", "cascade-accounts", nil, nil, "", false},
+		"SyncAccount":  {"and who it writes as", "ClusterRoleBinding", v1alpha1.SyncAccount, nil, nil, "", false},
+		"Images":       {"a commit brings them back", "ClusterRoleBinding", "cascade-images", nil, nil, "", true},
+		"NoLockdown":   {"it has all rights without them", "ClusterRoleBinding", "cascade-accounts", nil, nil, "", true},
+		"UnreadRights": {"nobody knows which rights it has", "ClusterRoleBinding", "cascade-accounts", nil, nil, "GET cascade", false},
+		"OtherRights":  {"they are somebody else's", "ClusterRoleBinding", "other", nil, nil, "", true},
+		"Agent":        {"a kill in between leaves no agent", "Deployment", v1alpha1.AgentName, inAgent, nil, "", false},
+		"Elsewhere":    {"it may be in another namespace", "Deployment", v1alpha1.AgentName, ofAgent, nil, "", false},
+		"NotAgent":     {"another program of the name", "Deployment", v1alpha1.AgentName, nil, nil, "", true},
+		"Label":        {"a person protects the live object", "Deployment", "a", nil, label, "", false},
+		"KeysOfPKI":    {"a Secret is what the live one is, whatever is declared", "Secret", "a", nil, func(u *unstructured.Unstructured) { u.Object["type"] = clusterapi.SecretType }, "", false},
+		"Secret":       {"an ordinary one", "Secret", "a", nil, nil, "", true},
+		"Unread":       {"unknown is not unprotected", "Deployment", "a", nil, nil, "GET a", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
@@ -95,6 +107,11 @@ func TestRecreateProtected(t *testing.T) {
 				tc.both(live)
 			}
 			s.put(live, tc.live)
+			if name == "NoLockdown" {
+				s.put(anObject("ClusterRoleBinding", v1alpha1.AgentName, nil), func(u *unstructured.Unstructured) {
+					u.Object["subjects"] = []any{map[string]any{"kind": "ServiceAccount", "name": v1alpha1.AgentName, "namespace": v1alpha1.AgentNamespace}}
+				})
+			}
 			immutable := apierrors.NewInvalid(schema.GroupKind{Kind: tc.kind}, tc.name, nil)
 			immutable.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "roleRef", Message: "field is immutable"}}
 			s.refuses["PATCH "+tc.name] = immutable

@@ -99,7 +99,7 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 		}
 		s.add(d)
 	}
-	carries := slices.ContainsFunc(s.deletable, func(d Candidate) bool { return inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) })
+	carries := slices.ContainsFunc(s.deletable, func(d Candidate) bool { return inventory.Protected(d.Entry, d.Live, d.LowerTier) })
 	return carries || len(s.kept()) > 0, nil
 }
 

@@ -99,13 +99,9 @@ func Judge(d Candidate) Verdict {
 // judge is Judge as if nobody had confirmed the deletion of the HelmRelease.
 func (d Candidate) judge() Verdict {
 	e, live := d.Entry, d.Live
-	// The chart does not matter here, because the deletion takes others along: a
-	// cluster, what is in a Namespace (which is known only of a Namespace of our
-	// own), or what a lower tier follows.
-	carriesOthers := clusterapi.IsGroup(e.Group) || live.ClusterSecret ||
-		live.Credential != "" || live.Guarded || len(live.Holds) > 0 ||
-		e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt) ||
-		d.LowerTier && (v1alpha1.IsFluxGroup(e.Group) || e.Group == v1alpha1.Group)
+	// The chart does not matter here, because the deletion takes others along. What is in
+	// a Namespace is known only of a Namespace of our own.
+	takesOthers := inventory.TakesOthers(e, live, d.LowerTier) || e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt)
 	switch {
 	case live.State == inventory.Unknown:
 		return Held
@@ -127,7 +123,7 @@ func (d Candidate) judge() Verdict {
 		return Queued
 	case live.Confirmed:
 		return Deletable
-	case carriesOthers, !d.Hook && inventory.ProtectedKind(e.Group, e.Kind):
+	case takesOthers, !d.Hook && inventory.ProtectedKind(e.Group, e.Kind):
 		return Held
 	}
 	return Deletable
@@ -308,7 +304,7 @@ func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, 
 	s.awaited, s.candidates = nil, nil
 	for _, d := range candidates {
 		alone := d
-		if alone.NewOwner = ""; d.Unsure || alone.judge() == Deletable && !inventory.ProtectedKind(d.Entry.Group, d.Entry.Kind) {
+		if alone.NewOwner = ""; d.Unsure || alone.judge() == Deletable && !inventory.Protected(d.Entry, d.Live, d.LowerTier) {
 			d = alone
 			if g.overdue == nil {
 				g.overdue = map[string]bool{}

@@ -6,7 +6,11 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -19,6 +23,13 @@ func TestJudge(t *testing.T) {
 	template := entry("infrastructure.cluster.x-k8s.io", "AWSMachineTemplate")
 	configMap, secret, claim, crd := entry("", "ConfigMap"), entry("", "Secret"), entry("", "PersistentVolumeClaim"), entry("apiextensions.k8s.io", "CustomResourceDefinition")
 	namespace := inventory.Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
+	agent := func(group, kind, name string) inventory.Entry {
+		e := inventory.Entry{Name: name, Group: group, Kind: kind, Version: "v1"}
+		if kind == "Deployment" {
+			e.Namespace = v1alpha1.AgentNamespace
+		}
+		return e
+	}
 	present := inventory.Live{State: inventory.Present, Owned: true}
 	with := func(change func(*inventory.Live)) inventory.Live {
 		l := present
@@ -85,12 +96,20 @@ func TestJudge(t *testing.T) {
 		"HookNamespaceOther": {"nobody looked into it", Candidate{Entry: namespace, Live: inventory.Live{State: inventory.Present}, Marked: true, Hook: true}, Held},
 		"HookRelease":        {"the clusters of the release would go with it", Candidate{Entry: entry("helm.toolkit.fluxcd.io", "HelmRelease"), Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true}, Held},
 		"LowerTier":          {"a whole tier follows it", Candidate{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true, LowerTier: true}, Held},
-		"SameTier":           {"it asks for itself", Candidate{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true}, Deletable},
-		"Taken":              {"another owner has it and applied it", Candidate{Entry: configMap, Live: present, Ours: true, Taken: true}, Foreign},
-		"Awaited":            {"another owner is to apply it", Candidate{Entry: configMap, Live: present, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
-		"AwaitedConfirmed":   {"a confirmation is of a deletion, not of a hand-over", Candidate{Entry: cluster, Live: confirmed, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
-		"AwaitedGoing":       {"it is being deleted already", Candidate{Entry: configMap, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true, NewOwner: "Kustomization/x/y"}, Deletable},
-		"HookCluster":        {"a hook is no way to delete a cluster", Candidate{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
+		"Agent":              {"nobody is left to bring it back", Candidate{Entry: agent("apps", "Deployment", "cascade"), Live: present, Ours: true}, Held},
+		"AgentHook":          {"a hook is no way to delete it", Candidate{Entry: agent("apps", "Deployment", "cascade"), Live: present, Ours: true, Hook: true}, Held},
+		"AgentOk":            {"a person wants it gone", Candidate{Entry: agent("apps", "Deployment", "cascade"), Live: present, Ours: true, WithRelease: true}, Deletable},
+		"AgentRights":        {"nor can it bring back its rights", Candidate{Entry: agent(rbacv1.GroupName, "ClusterRoleBinding", "cascade"), Live: present, Ours: true}, Held},
+		"AgentWall":          {"it stands in the way of deletes", Candidate{Entry: agent(admissionv1.GroupName, "ValidatingAdmissionPolicy", "cascade-clusters"), Live: present, Ours: true}, Held},
+		"Lockdown": {"nor these", Candidate{Entry: agent(rbacv1.GroupName, "ClusterRole", "cascade-accounts"), Live: with(func(l *inventory.Live) { l.LockedDown = true }), Ours: true},
+			Held},
+		"LockdownEnds":     {"it has all rights by now", Candidate{Entry: agent(rbacv1.GroupName, "ClusterRole", "cascade-accounts"), Live: present, Ours: true}, Deletable},
+		"SameTier":         {"it asks for itself", Candidate{Entry: entry("kustomize.toolkit.fluxcd.io", "Kustomization"), Live: present, Ours: true}, Deletable},
+		"Taken":            {"another owner has it and applied it", Candidate{Entry: configMap, Live: present, Ours: true, Taken: true}, Foreign},
+		"Awaited":          {"another owner is to apply it", Candidate{Entry: configMap, Live: present, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
+		"AwaitedConfirmed": {"a confirmation is of a deletion, not of a hand-over", Candidate{Entry: cluster, Live: confirmed, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
+		"AwaitedGoing":     {"it is being deleted already", Candidate{Entry: configMap, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true, NewOwner: "Kustomization/x/y"}, Deletable},
+		"HookCluster":      {"a hook is no way to delete a cluster", Candidate{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Judge(tc.candidate); got != tc.want {

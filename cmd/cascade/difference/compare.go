@@ -103,6 +103,7 @@ func deleted(r Renderings, before, after map[Identity]*unstructured.Unstructured
 		along := r.Along[key]
 		live[e] = inventory.Live{
 			State: inventory.Present, UID: e.ID(), Owned: true, Exempt: keeps, Holds: along.Protected, Below: inventory.Below{Carries: along.Objects},
+			OfAgent: inventory.AgentLabels(u.GetLabels()), LockedDown: inventory.LockdownRights(e) && r.lockedDown(after),
 			Confirmed: u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed,
 		}
 	}
@@ -130,6 +131,13 @@ func deleted(r Renderings, before, after map[Identity]*unstructured.Unstructured
 		guard = plan.Guard
 	}
 	return gone, guard
+}
+
+// lockedDown reports whether the commit leaves the agent with the rights of a lockdown alone.
+func (r Renderings) lockedDown(after map[Identity]*unstructured.Unstructured) bool {
+	key := IdentityOf(inventory.AgentBinding().Object())
+	binding := cmp.Or(after[key], r.Elsewhere.After[key])
+	return binding == nil || inventory.LockedDown(binding)
 }
 
 // goes reports whether nobody declares an object any more that the owner declared.

@@ -38,11 +38,13 @@ func configMaps(n int) string {
 }
 
 const (
-	one       = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: a}\ndata: {x: \"1\"}\n"
-	oneOther  = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: a}\ndata: {x: \"2\"}\n"
-	cluster   = "---\napiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c, namespace: a}\n"
-	confirmed = "---\napiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c, namespace: a, annotations: {" + v1alpha1.DeletionAnnotation + ": " + v1alpha1.DeletionConfirmed + "}}\n"
-	owner     = "---\napiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: apps, namespace: a}\n"
+	one           = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: a}\ndata: {x: \"1\"}\n"
+	oneOther      = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: a}\ndata: {x: \"2\"}\n"
+	cluster       = "---\napiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c, namespace: a}\n"
+	confirmed     = "---\napiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c, namespace: a, annotations: {" + v1alpha1.DeletionAnnotation + ": " + v1alpha1.DeletionConfirmed + "}}\n"
+	accounts      = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: cascade-accounts}\n"
+	administrator = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: cascade}\nsubjects: [{kind: ServiceAccount, name: cascade, namespace: a}]\n"
+	owner         = "---\napiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: apps, namespace: a}\n"
 )
 
 func TestCompare(t *testing.T) {
@@ -57,21 +59,24 @@ func TestCompare(t *testing.T) {
 		want          []string
 		guard         string
 	}{
-		"Same":        {reason: "nothing changes", before: one, after: one},
-		"Added":       {reason: "it was not there", after: one, want: []string{"Added ConfigMap/a/one"}},
-		"Changed":     {reason: "a field", before: one, after: oneOther, want: []string{"Changed ConfigMap/a/one data.x"}},
-		"Version":     {reason: "another version is the same object", before: strings.Replace(cluster, "v1beta2", "v1beta1", 1), after: cluster, want: []string{"Changed Cluster/a/c apiVersion"}},
-		"Deleted":     {reason: "it is not declared any more", before: configMaps(9) + one, after: configMaps(9), r: Renderings{Prune: true}, want: []string{"Deleted ConfigMap/a/one"}},
-		"NoPrune":     {reason: "its owner deletes nothing", before: configMaps(9) + one, after: configMaps(9), want: []string{"Kept ConfigMap/a/one"}},
-		"Exempt":      {reason: "it asks to stay", before: configMaps(1) + strings.Replace(one, "namespace: a", "namespace: a, annotations: {kustomize.toolkit.fluxcd.io/prune: disabled}", 1), after: configMaps(1), r: Renderings{Prune: true}, want: []string{"Kept ConfigMap/a/one"}},
-		"Protected":   {reason: "a cluster is not deleted by removing its lines", before: one + cluster, after: one, r: Renderings{Prune: true}, want: []string{"Protected Cluster/a/c"}},
-		"Confirmed":   {reason: "unless that was confirmed before", before: one + confirmed, after: one, r: Renderings{Prune: true}, want: []string{"Deleted Cluster/a/c"}},
-		"Beside":      {reason: "what goes along with a protected object is held", before: configMaps(1) + one + cluster, after: configMaps(1), r: Renderings{Prune: true}, want: []string{"Held ConfigMap/a/one", "Protected Cluster/a/c"}, guard: "1 protected objects are no longer declared either"},
-		"Empty":       {reason: "a lost directory", before: one, after: "", r: Renderings{Prune: true}, want: []string{"Held ConfigMap/a/one"}, guard: "nothing is declared any more, but the inventory has 1 objects"},
-		"Shrink":      {reason: "too much at once", before: configMaps(20), after: configMaps(9), r: Renderings{Prune: true}, want: repeat("Held ConfigMap/a/m%02d", 9, 20), guard: "11 of 20 objects are no longer declared, more than 10"},
-		"Asked":       {reason: "its owner is deleted too", before: one, after: "", r: Renderings{Prune: true, Asked: true}, want: []string{"Deleted ConfigMap/a/one"}},
-		"InChild":     {reason: "what syncs a child stays", before: one + owner, after: one, r: Renderings{Prune: true, Child: true}, want: []string{"Protected Kustomization/a/apps"}},
-		"InTier":      {reason: "in the tier it goes", before: one + owner, after: one, r: Renderings{Prune: true}, want: []string{"Deleted Kustomization/a/apps"}},
+		"Same":      {reason: "nothing changes", before: one, after: one},
+		"Added":     {reason: "it was not there", after: one, want: []string{"Added ConfigMap/a/one"}},
+		"Changed":   {reason: "a field", before: one, after: oneOther, want: []string{"Changed ConfigMap/a/one data.x"}},
+		"Version":   {reason: "another version is the same object", before: strings.Replace(cluster, "v1beta2", "v1beta1", 1), after: cluster, want: []string{"Changed Cluster/a/c apiVersion"}},
+		"Deleted":   {reason: "it is not declared any more", before: configMaps(9) + one, after: configMaps(9), r: Renderings{Prune: true}, want: []string{"Deleted ConfigMap/a/one"}},
+		"NoPrune":   {reason: "its owner deletes nothing", before: configMaps(9) + one, after: configMaps(9), want: []string{"Kept ConfigMap/a/one"}},
+		"Exempt":    {reason: "it asks to stay", before: configMaps(1) + strings.Replace(one, "namespace: a", "namespace: a, annotations: {kustomize.toolkit.fluxcd.io/prune: disabled}", 1), after: configMaps(1), r: Renderings{Prune: true}, want: []string{"Kept ConfigMap/a/one"}},
+		"Protected": {reason: "a cluster is not deleted by removing its lines", before: one + cluster, after: one, r: Renderings{Prune: true}, want: []string{"Protected Cluster/a/c"}},
+		"Confirmed": {reason: "unless that was confirmed before", before: one + confirmed, after: one, r: Renderings{Prune: true}, want: []string{"Deleted Cluster/a/c"}},
+		"Beside":    {reason: "what goes along with a protected object is held", before: configMaps(1) + one + cluster, after: configMaps(1), r: Renderings{Prune: true}, want: []string{"Held ConfigMap/a/one", "Protected Cluster/a/c"}, guard: "1 protected objects are no longer declared either"},
+		"Empty":     {reason: "a lost directory", before: one, after: "", r: Renderings{Prune: true}, want: []string{"Held ConfigMap/a/one"}, guard: "nothing is declared any more, but the inventory has 1 objects"},
+		"Shrink":    {reason: "too much at once", before: configMaps(20), after: configMaps(9), r: Renderings{Prune: true}, want: repeat("Held ConfigMap/a/m%02d", 9, 20), guard: "11 of 20 objects are no longer declared, more than 10"},
+		"Asked":     {reason: "its owner is deleted too", before: one, after: "", r: Renderings{Prune: true, Asked: true}, want: []string{"Deleted ConfigMap/a/one"}},
+		"InChild":   {reason: "what syncs a child stays", before: one + owner, after: one, r: Renderings{Prune: true, Child: true}, want: []string{"Protected Kustomization/a/apps"}},
+		"InTier":    {reason: "in the tier it goes", before: one + owner, after: one, r: Renderings{Prune: true}, want: []string{"Deleted Kustomization/a/apps"}},
+		"Lockdown":  {reason: "the agent writes by it", before: one + accounts, after: one, r: Renderings{Prune: true}, want: []string{"Protected ClusterRoleBinding/cascade-accounts"}},
+		"LockdownEnds": {reason: "the agent has all rights with the commit", before: one + accounts, after: one + administrator, r: Renderings{Prune: true},
+			want: []string{"Added ClusterRoleBinding/cascade", "Deleted ClusterRoleBinding/cascade-accounts"}},
 		"WithCluster": {reason: "it brought a Cluster", before: one + owner, after: one, r: Renderings{Prune: true, Along: map[Identity]Along{apps: {Objects: 1, Protected: []string{"Cluster/a/c"}}}}, want: []string{"Protected Kustomization/a/apps"}},
 		"WithMuch":    {reason: "it brought more than may go at once", before: one + owner, after: one, r: Renderings{Prune: true, Along: map[Identity]Along{apps: {Objects: 40}}}, want: []string{"Held Kustomization/a/apps"}, guard: "41 of 42 objects are no longer declared, more than 10"},
 		"MovedAway":   {reason: "another owner declares it now", before: one + configMaps(1), after: configMaps(1), r: Renderings{Prune: true, Elsewhere: elsewhere("", one)}},

@@ -209,7 +209,7 @@ func installed(r *helmv2.HelmRelease) difference.Along {
 	}
 	for _, i := range r.Status.Inventory.Entries {
 		e, err := inventory.Parse(i.ID, i.Version)
-		if a.Objects++; err == nil && inventory.ProtectedKind(e.Group, e.Kind) {
+		if a.Objects++; err == nil && inventory.Protected(e, inventory.Live{}, false) {
 			a.Protected = append(a.Protected, e.String())
 		}
 	}

@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // Name of the objects that sync a tier.
 const Name = Dir
-
-// SyncAccount is the service account that a tier with a lockdown syncs itself as.
-const SyncAccount = "cascade-sync"
 
 // Sync says where a tier is declared.
 type Sync struct {
@@ -47,11 +46,11 @@ func (s Sync) objects() []*unstructured.Unstructured {
 	}
 	var objects []*unstructured.Unstructured
 	if s.Account {
-		kustomization["serviceAccountName"] = SyncAccount
-		objects = append(objects, s.object("v1", "ServiceAccount", SyncAccount, nil), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": SyncAccount},
+		kustomization["serviceAccountName"] = v1alpha1.SyncAccount
+		objects = append(objects, s.object("v1", "ServiceAccount", v1alpha1.SyncAccount, nil), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": v1alpha1.SyncAccount},
 			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": SyncAccount, "namespace": s.Namespace}},
+			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": v1alpha1.SyncAccount, "namespace": s.Namespace}},
 		}})
 	}
 	return append(objects,
