@@ -59,6 +59,11 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	if facts.AccountGone, facts.Problem = r.Targets.AccountGone(ctx, obj.Namespace, ref); facts.Problem == nil {
 		_, facts.Problem = r.Targets.Connect(ctx, obj.Namespace, ref)
 	}
+	if facts.Problem == nil && ref.Cluster != "" {
+		var now target.Ref
+		now, facts.Problem = r.presently(ctx, obj, ref)
+		facts.Other, facts.Unidentified = now.Cluster != "" && now.Cluster != ref.Cluster, now.Cluster == ""
+	}
 	answer := target.DecideDeletion(facts)
 	if answer.Message != "" && answer.Release {
 		r.event(run, corev1.EventTypeWarning, nil, "%s", answer.Message)

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -119,11 +121,14 @@ func (r *Reconciler) pruneAt(ctx context.Context, run *run, ref target.Ref, o ap
 	if err != nil {
 		return apply.Result{}, err
 	}
-	now, err := r.Targets.Identify(ctx, obj.Namespace, target.Ref{Kind: ref.Kind, Name: ref.Name, Key: ref.Key, User: ref.User})
-	if err != nil {
+	now, err := r.presently(ctx, obj, ref)
+	switch {
+	case err != nil:
 		return apply.Result{}, err
-	}
-	if ref.Cluster != "" && now.Cluster != ref.Cluster {
+	case ref.Cluster == "", now.Cluster == ref.Cluster:
+	case now.Cluster == "":
+		return apply.Result{}, fmt.Errorf("its kubeconfig may not read Namespace %s any more, which tells whether it still leads to that cluster", metav1.NamespaceSystem)
+	default:
 		return apply.Result{}, errors.New("its kubeconfig leads to another cluster now")
 	}
 	owned, err := entries(obj.Status.Inventory)
@@ -139,4 +144,10 @@ func (r *Reconciler) pruneAt(ctx context.Context, run *run, ref target.Ref, o ap
 		return apply.Result{}, err
 	}
 	return res, nil
+}
+
+// presently is a recorded reference with the cluster that it leads to now, which may not tell
+// which one it is.
+func (r *Reconciler) presently(ctx context.Context, obj *kustomizev1.Kustomization, ref target.Ref) (target.Ref, error) {
+	return r.Targets.Identify(ctx, obj.Namespace, target.Ref{Kind: ref.Kind, Name: ref.Name, Key: ref.Key, User: ref.User})
 }

@@ -641,6 +641,14 @@ func appliedAs(k *kustomizev1.Kustomization, account string) {
 	k.Annotations[target.Annotation] = target.Ref{Kind: "Secret", Name: "way", User: target.User("apps", account), Cluster: "there"}.Encode()
 }
 
+// appliedTo is accountAdded of a Kustomization that was applied to a cluster.
+func appliedTo(uid string) func(*kustomizev1.Kustomization) {
+	return func(k *kustomizev1.Kustomization) {
+		accountAdded(k)
+		k.Annotations[target.Annotation] = target.Ref{Kind: "Secret", Name: "way", User: target.User("apps", "ops"), Cluster: uid}.Encode()
+	}
+}
+
 // staysWithCluster: all that is left is a part of a Cluster of another owner.
 func staysWithCluster(t *testing.T, s *steps, aim func() *end, res apply.Result) {
 	cluster := inventory.Entry{Namespace: "fleet", Name: "c1", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
@@ -1154,6 +1162,7 @@ func TestPruneStep(t *testing.T) {
 		"AccountGone": {"nobody can prune as an account that is gone: what it applied is left, and the user is told", deleted(func(k *kustomizev1.Kustomization) {
 			appliedAs(k, "missing")
 		}), none, nil, false, true, "", 0},
+		"OtherCluster": {"the cluster was built anew under its name: what was applied is gone with the former", deleted(appliedTo("before")), none, nil, false, true, "", 0},
 		"Unreachable": {"the way to its cluster is missing: nothing is forgotten", deleted(func(k *kustomizev1.Kustomization) {
 			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
 		}), none, nil, false, false, "False/PruneFailed", time.Minute},
@@ -1175,6 +1184,9 @@ func TestPruneStep(t *testing.T) {
 			}
 			if gone := len(s.Obj.Finalizers) == 0; gone != tc.gone {
 				t.Errorf("%s: the Kustomization may go: %t", tc.reason, gone)
+			}
+			if told := len(s.events.Events) > 0; name == "OtherCluster" && !told {
+				t.Errorf("%s: nobody is told what is left behind", tc.reason)
 			}
 			if s.says() != tc.says || result.RequeueAfter != tc.after {
 				t.Errorf("%s: it says %q and is looked at after %s, want %q and %s", tc.reason, s.says(), result.RequeueAfter, tc.says, tc.after)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -15,6 +16,9 @@ type DeletionFacts struct {
 	// AccountGone: the API server of the target confirmed that the service
 	// account to impersonate does not exist.
 	AccountGone bool
+	// Other: the target is another cluster by now, as one that was built anew, than the one that was
+	// applied to. Unidentified: it does not tell which one it is, and did before.
+	Other, Unidentified bool
 	// Problem is why the target cannot be reached, if it cannot.
 	Problem error
 	// Objects that the inventory names.
@@ -34,20 +38,30 @@ type DeletionDecision struct {
 
 // DecideDeletion keeps Flux's outcome: without the service account the objects
 // are left and the Kustomization goes; with an unreachable cluster it stays. It
-// always says so. Unlike Flux it believes only the target about a service
+// always says so. What is in a cluster that the target is no more is out of reach, and left. Unlike Flux it believes only the target about a service
 // account: for another cluster ours knows nothing.
 func DecideDeletion(f DeletionFacts) DeletionDecision {
 	switch {
 	case f.Objects == 0:
 		return DeletionDecision{Release: true}
 	case f.Problem != nil:
-		return DeletionDecision{Message: fmt.Sprintf(
-			"cannot prune %d objects: %s; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan", f.Objects, f.Problem)}
+		return staying(f.Objects, f.Problem.Error())
+	case f.Other:
+		return DeletionDecision{Release: true, Message: fmt.Sprintf(
+			"the cluster that %s %s leads to is another one now; %d objects are left behind in the former", f.Target.Kind, f.Target.Name, f.Objects)}
 	case f.AccountGone:
 		return DeletionDecision{Release: true, Message: fmt.Sprintf(
 			"unable to prune objects: %s does not exist; %d objects are left behind", f.Target.User, f.Objects)}
+	case f.Unidentified:
+		return staying(f.Objects, fmt.Sprintf("%s %s may not read Namespace %s any more, which tells whether it still leads to the cluster that was applied to; let it read that",
+			f.Target.Kind, f.Target.Name, metav1.NamespaceSystem))
 	}
 	return DeletionDecision{Prune: true, Release: true}
+}
+
+// staying says why a Kustomization stays, and how to let it go.
+func staying(objects int, why string) DeletionDecision {
+	return DeletionDecision{Message: fmt.Sprintf("cannot prune %d objects: %s; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan", objects, why)}
 }
 
 // KindRemoved reports whether a kind is being removed, by the name of its

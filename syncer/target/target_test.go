@@ -149,11 +149,13 @@ func TestDecideDeletion(t *testing.T) {
 		want   DeletionDecision
 		text   string
 	}{
-		"Usual":       {reason: "pruned, then gone", facts: DeletionFacts{Objects: 2}, want: DeletionDecision{Prune: true, Release: true}},
-		"Nothing":     {reason: "nothing to prune, wherever it was", facts: DeletionFacts{Problem: errors.New("no route")}, want: DeletionDecision{Release: true}},
-		"AccountGone": {reason: "as Flux, but said", facts: DeletionFacts{Objects: 2, AccountGone: true, Target: Ref{User: "system:serviceaccount:apps:ops"}}, want: DeletionDecision{Release: true}, text: "system:serviceaccount:apps:ops does not exist; 2 objects are left behind"},
-		"Unreachable": {reason: "stays, and says how to end it", facts: DeletionFacts{Objects: 2, Problem: errors.New("no route")}, text: "no route; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan"},
-		"Unknown":     {reason: "an unreachable target says nothing about its accounts", facts: DeletionFacts{Objects: 2, AccountGone: true, Problem: errors.New("no route")}, text: "cannot prune 2 objects"},
+		"Usual":        {reason: "pruned, then gone", facts: DeletionFacts{Objects: 2}, want: DeletionDecision{Prune: true, Release: true}},
+		"Nothing":      {reason: "nothing to prune, wherever it was", facts: DeletionFacts{Problem: errors.New("no route")}, want: DeletionDecision{Release: true}},
+		"AccountGone":  {reason: "as Flux, but said", facts: DeletionFacts{Objects: 2, AccountGone: true, Target: Ref{User: "system:serviceaccount:apps:ops"}}, want: DeletionDecision{Release: true}, text: "system:serviceaccount:apps:ops does not exist; 2 objects are left behind"},
+		"Unreachable":  {reason: "stays, and says how to end it", facts: DeletionFacts{Objects: 2, Problem: errors.New("no route")}, text: "no route; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan"},
+		"Other":        {reason: "nobody reaches the cluster of before, and the account is looked for where it never was", facts: DeletionFacts{Objects: 2, Other: true, AccountGone: true, Target: Ref{Kind: "Secret", Name: "edge"}}, want: DeletionDecision{Release: true}, text: "the cluster that Secret edge leads to is another one now; 2 objects are left behind"},
+		"Unidentified": {reason: "it may well be the same one", facts: DeletionFacts{Objects: 2, Unidentified: true, Target: Ref{Kind: "Secret", Name: "edge"}}, text: "let it read that; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan"},
+		"Unknown":      {reason: "an unreachable target says nothing about its accounts", facts: DeletionFacts{Objects: 2, AccountGone: true, Problem: errors.New("no route")}, text: "cannot prune 2 objects"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := DecideDeletion(tt.facts)
