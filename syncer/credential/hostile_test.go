@@ -2,6 +2,7 @@ package credential
 
 import (
 	"errors"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -126,7 +127,7 @@ func TestOrphan(t *testing.T) {
 			if err := g.client.Get(t.Context(), g.key, s); err != nil {
 				t.Fatal(err)
 			}
-			if !metav1.IsControlledBy(s, g.object()) || s.Annotations[v1alpha1.CredentialAnnotation] != "8" {
+			if !metav1.IsControlledBy(s, g.object()) || s.Annotations[v1alpha1.CredentialAnnotation] != strconv.FormatInt(epoch.Unix(), 10) {
 				t.Errorf("owners %v, number %s", s.OwnerReferences, s.Annotations[v1alpha1.CredentialAnnotation])
 			}
 			g.pass(5 * time.Minute)

@@ -987,6 +987,39 @@ func TestReaders(t *testing.T) {
 	}
 }
 
+// TestReadersOfTheNext: a Credential that is made again leases something else. Who was restarted with
+// what the one before it had, which was revoked, is restarted.
+func TestReadersOfTheNext(t *testing.T) {
+	g := newRig(t, vaultserver.Role{Lease: time.Minute, Login: time.Hour}, func(o *v1alpha1.Credential) {
+		o.Spec.Restart = []v1alpha1.CredentialReader{{Kind: "Deployment", Name: "controller"}}
+	}, deployment("controller"))
+	g.must()
+	first, again := g.read("controller"), g.object()
+	again.ObjectMeta = metav1.ObjectMeta{Namespace: space, Name: again.Name, UID: "u2", Generation: 1}
+	again.Status = v1alpha1.CredentialStatus{}
+	g.delete()
+	if g.must(); !g.gone() {
+		t.Fatal("the first one is there")
+	}
+	g.at = g.at.Add(20 * time.Second)
+	for _, name := range []string{g.key.Name, leasesName(g.key.Name)} { // the garbage collector's part
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: name}}
+		if err := client.IgnoreNotFound(g.client.Delete(t.Context(), s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.client.Create(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	g.must()
+	if second := g.read("controller"); second == first {
+		t.Errorf("it was not restarted, and has what was revoked: %s", second)
+	}
+	if g.vault.Valid()[g.password()].ID == "" {
+		t.Error("what the Secret has is not valid")
+	}
+}
+
 // TestServiceAccountToken: a token of an account that allows it.
 func TestServiceAccountToken(t *testing.T) {
 	g := newRig(t, minute(), func(o *v1alpha1.Credential) {

@@ -257,9 +257,11 @@ type journalSecret struct {
 	journal *journal
 }
 
-// readJournal reads the journal; one that is not there is empty.
+// readJournal reads the journal; one that is not there is empty. It begins with a number that no
+// Credential of the name had: readers keep the number of what they were restarted with when their Credential
+// goes, and another one may come.
 func (k *keeping) readJournal(ctx context.Context) (*journalSecret, error) {
-	js := &journalSecret{client: k.Client, owner: k.obj, journal: &journal{Next: 1}}
+	js := &journalSecret{client: k.Client, owner: k.obj, journal: &journal{Next: k.Now().Unix()}}
 	found := &corev1.Secret{}
 	err := k.Live.Get(ctx, client.ObjectKey{Namespace: k.obj.Namespace, Name: leasesName(k.obj.Name)}, found)
 	if apierrors.IsNotFound(err) {
