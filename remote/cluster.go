@@ -129,9 +129,14 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 			}
 			return r.remembered(), true, result, nil
 		}
-		// The Child is deleted without any contact: Cluster API takes the cluster down.
-		r.gone = true
+		// There is no contact any more: Cluster API takes the cluster down.
 		r.Connections.Forget(r.key())
+		if len(ownerLabels(r.child.Labels)) > 0 {
+			// Its owner would make it again.
+			r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonClusterNotReady, "Cluster %s does not exist, or is being deleted", key.Name)
+			return cluster, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
+		}
+		r.gone = true
 		err := r.Client.Delete(ctx, r.child, client.Preconditions{UID: &r.child.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return cluster, false, result, fmt.Errorf("cannot delete Child %s of a Cluster that goes: %w", r.key(), err)
@@ -152,7 +157,9 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		r.Events.Eventf(r.child, corev1.EventTypeNormal, "ClusterRecreated", "Cluster was re-created, it is seeded afresh")
 	}
-	if labels := childLabels(cluster.Labels); !maps.Equal(r.child.Labels, labels) {
+	labels := childLabels(cluster.Labels)
+	maps.Copy(labels, ownerLabels(r.child.Labels))
+	if !maps.Equal(r.child.Labels, labels) {
 		before := r.child.DeepCopy()
 		after := r.child.DeepCopy()
 		after.Labels = labels

@@ -175,3 +175,52 @@ func TestDescribeFirst(t *testing.T) {
 		t.Errorf("describe() = %v, undescribed is %q", err, r.undescribed)
 	}
 }
+
+// TestClusterGoes: the Child of a Cluster goes with it. One that somebody declares would be made
+// again each time, and has what its owner says of it, as that nothing is to be pushed.
+func TestClusterGoes(t *testing.T) {
+	const owner = "kustomize.toolkit.fluxcd.io/name"
+	for name, tc := range map[string]struct {
+		reason     string
+		labels     map[string]string
+		goes, left bool
+		want       map[string]string
+	}{
+		"Discovered": {"the tier made it", map[string]string{"site": "here"}, true, false, nil},
+		"Declared":   {"a Kustomization would make it again", map[string]string{"site": "here", owner: "fleet"}, true, true, map[string]string{"site": "here", owner: "fleet"}},
+		"Labels":     {"whose it is, it says beside the labels of its Cluster", map[string]string{"site": "there", owner: "fleet"}, false, true, map[string]string{"site": "here", owner: "fleet"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDescribed(t, withoutProvider)
+			d.child.Labels, d.child.Spec.Suspend = tc.labels, true
+			if err := d.client.Update(t.Context(), &d.child); err != nil {
+				t.Fatal(err)
+			}
+			key := client.ObjectKeyFromObject(&d.child)
+			if cluster, _ := d.children.Clusters.Get(key); tc.goes {
+				cluster.SetDeletionTimestamp(&start)
+				d.children.Clusters = clusters.Fixed(cluster)
+			}
+			r := &run{Children: d.children, child: d.child.DeepCopy(), notes: &notes{}}
+			if _, ok, _, err := r.facts(t.Context()); err != nil || ok == tc.goes {
+				t.Fatalf("%s: facts() = %t, %v", tc.reason, ok, err)
+			}
+			got := &v1alpha1.Child{}
+			switch err := d.client.Get(t.Context(), key, got); {
+			case client.IgnoreNotFound(err) != nil:
+				t.Fatal(err)
+			case err == nil != tc.left || r.gone == tc.left:
+				t.Fatalf("%s: it is left: %v", tc.reason, err)
+			case !tc.left:
+				return
+			}
+			if !maps.Equal(got.Labels, tc.want) || !got.Spec.Suspend {
+				t.Errorf("%s: it has %v, %+v", tc.reason, got.Labels, got.Spec)
+			}
+			ready := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.ConnectedCondition)
+			if says := ready != nil && ready.Reason == v1alpha1.ReasonClusterNotReady && strings.Contains(ready.Message, "Cluster alpha"); says != tc.goes {
+				t.Errorf("%s: it says %+v", tc.reason, ready)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,6 +27,13 @@ func childLabels(of map[string]string) map[string]string {
 			out[k] = v
 		}
 	}
+	return out
+}
+
+// ownerLabels are those that say who declares a Child; one that the tier made has none.
+func ownerLabels(of map[string]string) map[string]string {
+	out := maps.Clone(of)
+	maps.DeleteFunc(out, func(k, _ string) bool { return !isOwnerLabel(k) })
 	return out
 }
 
