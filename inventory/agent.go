@@ -47,9 +47,9 @@ func LockdownRights(e Entry) bool {
 	return false
 }
 
-// ofAgent reports whether an agent cannot do without an object. Without the agent no commit
+// OfAgent reports whether an agent cannot do without an object. Without the agent no commit
 // reaches the cluster, not even the one that declares the agent again.
-func ofAgent(e Entry, live Live) bool {
+func OfAgent(e Entry, live Live) bool {
 	const namespace, name = v1alpha1.AgentNamespace, v1alpha1.AgentName
 	switch e.Group + "/" + e.Kind {
 	case "/Namespace":

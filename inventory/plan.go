@@ -458,7 +458,7 @@ func Protected(e Entry, live Live, lowerTier bool) bool {
 // follows. It is Protected, however it is declared.
 func TakesOthers(e Entry, live Live, lowerTier bool) bool {
 	switch {
-	case clusterapi.IsGroup(e.Group), ofAgent(e, live), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
+	case clusterapi.IsGroup(e.Group), OfAgent(e, live), live.ClusterSecret, live.Credential != "", live.Guarded, len(live.Holds) > 0:
 		return true
 	case lowerTier && (v1alpha1.IsFluxGroup(e.Group) || e.Group == v1alpha1.Group):
 		return true

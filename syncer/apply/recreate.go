@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/directive"
@@ -44,8 +45,8 @@ func (r *run) recreate(ctx context.Context, it *item, refusal error) outcome {
 	switch protected, err := r.protects(ctx, it); {
 	case err != nil:
 		return outcome{err: fmt.Errorf("cannot find out whether %s is protected, so that it is not deleted: %w", ssautil.FmtUnstructured(it.object), err)}
-	case protected:
-		return outcome{err: ssaerrors.NewDryRunErr(refusal, it.object)}
+	case protected != "":
+		return outcome{err: fmt.Errorf("%w; it is not deleted to be created again, whatever force says: %s", ssaerrors.NewDryRunErr(refusal, it.object), protected)}
 	}
 	if err := r.client.MayDelete(); err != nil {
 		return outcome{err: fmt.Errorf("cannot re-create %s: %w", ssautil.FmtUnstructured(it.object), err)}
@@ -75,25 +76,34 @@ func (r *run) recreate(ctx context.Context, it *item, refusal error) outcome {
 	}
 }
 
-// protects reports whether a prune of the live object would be held: its delete may destroy a
-// cluster, or end the agent before it has created the object again.
-func (r *run) protects(ctx context.Context, it *item) (bool, error) {
+// protects tells why the live object is not to be deleted, and what to do; empty if it may be.
+// It may destroy a cluster, or end the agent before it has created the object again. A
+// confirmation counts as for a prune, but not for what belongs to the agent.
+func (r *run) protects(ctx context.Context, it *item) (string, error) {
 	e, k := r.scopes.of(inventory.Of(it.object)), &lookups{}
 	u, err := r.get(ctx, it.mapping, e)
 	if confirmsAbsence(err) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	live, err := r.liveOf(ctx, e, u, k)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	if err := r.weigh(ctx, e, u, r.owned, k, &live); err != nil {
-		return false, err
+		return "", err
 	}
-	return inventory.Protected(e, live, r.options.LowerTier) || live.OfCluster != "", nil
+	switch {
+	case live.OfCluster != "":
+		return "a Cluster needs it; declare it as it is, or another one with another name", nil
+	case inventory.OfAgent(e, live):
+		return "it belongs to the agent; declare it as it is, or replace it by hand", nil
+	case inventory.Protected(e, live, r.options.LowerTier) && !live.Confirmed:
+		return fmt.Sprintf("it is protected; annotate it with %s: %s, or replace it by hand", v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), nil
+	}
+	return "", nil
 }
 
 // refusedAnew reports whether the API server would refuse an object for the same cause if it were

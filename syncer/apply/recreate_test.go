@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,6 +71,9 @@ func TestRecreate(t *testing.T) {
 // rights of the agent, those of a lockdown among them, nobody could create them again (read 231, read 332).
 func TestRecreateProtected(t *testing.T) {
 	label := func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{v1alpha1.ProtectedLabel: "true"}) }
+	confirmed := func(u *unstructured.Unstructured) {
+		u.SetAnnotations(map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed})
+	}
 	inAgent := func(u *unstructured.Unstructured) { u.SetNamespace(v1alpha1.AgentNamespace) }
 	ofAgent := func(u *unstructured.Unstructured) {
 		u.SetNamespace("gitops")
@@ -81,22 +85,30 @@ func TestRecreateProtected(t *testing.T) {
 		// both changes what is declared and what is there, live the latter alone.
 		both, live func(*unstructured.Unstructured)
 		refuse     string
-		recreated  bool
+		// says is a part of what the error says.
+		says      string
+		recreated bool
 	}{
-		"Rights":       {"without them nothing more can be written", "ClusterRoleBinding", v1alpha1.AgentName, nil, nil, "", false},
-		"Accounts":     {"with a lockdown they are what it writes by", "ClusterRoleBinding", "cascade-accounts", nil, nil, "", false},
-		"SyncAccount":  {"and who it writes as", "ClusterRoleBinding", v1alpha1.SyncAccount, nil, nil, "", false},
-		"Images":       {"a commit brings them back", "ClusterRoleBinding", "cascade-images", nil, nil, "", true},
-		"NoLockdown":   {"it has all rights without them", "ClusterRoleBinding", "cascade-accounts", nil, nil, "", true},
-		"UnreadRights": {"nobody knows which rights it has", "ClusterRoleBinding", "cascade-accounts", nil, nil, "GET cascade", false},
-		"OtherRights":  {"they are somebody else's", "ClusterRoleBinding", "other", nil, nil, "", true},
-		"Agent":        {"a kill in between leaves no agent", "Deployment", v1alpha1.AgentName, inAgent, nil, "", false},
-		"Elsewhere":    {"it may be in another namespace", "Deployment", v1alpha1.AgentName, ofAgent, nil, "", false},
-		"NotAgent":     {"another program of the name", "Deployment", v1alpha1.AgentName, nil, nil, "", true},
-		"Label":        {"a person protects the live object", "Deployment", "a", nil, label, "", false},
-		"KeysOfPKI":    {"a Secret is what the live one is, whatever is declared", "Secret", "a", nil, func(u *unstructured.Unstructured) { u.Object["type"] = clusterapi.SecretType }, "", false},
-		"Secret":       {"an ordinary one", "Secret", "a", nil, nil, "", true},
-		"Unread":       {"unknown is not unprotected", "Deployment", "a", nil, nil, "GET a", false},
+		"Rights":         {"without them nothing more can be written", "ClusterRoleBinding", v1alpha1.AgentName, nil, nil, "", "belongs to the agent", false},
+		"OtherRights":    {"they are somebody else's", "ClusterRoleBinding", "other", nil, nil, "", "", true},
+		"Agent":          {"a kill in between leaves no agent", "Deployment", v1alpha1.AgentName, inAgent, nil, "", "belongs to the agent", false},
+		"Label":          {"a person protects the live object", "Deployment", "a", nil, label, "", "it is protected; annotate it with cascade.dev/deletion: confirmed", false},
+		"Confirmed":      {"whom it is protected from says so", "Deployment", "a", nil, func(u *unstructured.Unstructured) { label(u); confirmed(u) }, "", "", true},
+		"ConfirmedAgent": {"without it nothing is created again", "Deployment", v1alpha1.AgentName, inAgent, confirmed, "", "belongs to the agent", false},
+		"KeysOfCluster": {"they are used", "Secret", "keys", nil, func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{clusterapi.ClusterNameLabel: "c"})
+			confirmed(u)
+		}, "", "a Cluster needs it", false},
+		"KeysOfPKI":    {"a Secret is what the live one is, whatever is declared", "Secret", "a", nil, func(u *unstructured.Unstructured) { u.Object["type"] = clusterapi.SecretType }, "", "it is protected", false},
+		"Secret":       {"an ordinary one", "Secret", "a", nil, nil, "", "", true},
+		"Unread":       {"unknown is not unprotected", "Deployment", "a", nil, nil, "GET a", "cannot find out", false},
+		"Accounts":     {"with a lockdown they are what it writes by", "ClusterRoleBinding", "cascade-accounts", nil, nil, "", "belongs to the agent", false},
+		"SyncAccount":  {"and who it writes as", "ClusterRoleBinding", v1alpha1.SyncAccount, nil, nil, "", "belongs to the agent", false},
+		"Images":       {"a commit brings them back", "ClusterRoleBinding", "cascade-images", nil, nil, "", "", true},
+		"NoLockdown":   {"it has all rights without them", "ClusterRoleBinding", "cascade-accounts", nil, nil, "", "", true},
+		"UnreadRights": {"nobody knows which rights it has", "ClusterRoleBinding", "cascade-accounts", nil, nil, "GET cascade", "cannot find out", false},
+		"Elsewhere":    {"it may be in another namespace", "Deployment", v1alpha1.AgentName, ofAgent, nil, "", "belongs to the agent", false},
+		"NotAgent":     {"another program of the name", "Deployment", v1alpha1.AgentName, nil, nil, "", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
@@ -112,6 +124,7 @@ func TestRecreateProtected(t *testing.T) {
 					u.Object["subjects"] = []any{map[string]any{"kind": "ServiceAccount", "name": v1alpha1.AgentName, "namespace": v1alpha1.AgentNamespace}}
 				})
 			}
+			s.put(anObject("Cluster", "c", nil), nil)
 			immutable := apierrors.NewInvalid(schema.GroupKind{Kind: tc.kind}, tc.name, nil)
 			immutable.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "roleRef", Message: "field is immutable"}}
 			s.refuses["PATCH "+tc.name] = immutable
@@ -126,8 +139,8 @@ func TestRecreateProtected(t *testing.T) {
 			if tc.refuse != "" {
 				s.refuses[tc.refuse] = apierrors.NewInternalError(errors.New("etcd"))
 			}
-			if out := r.send(t.Context(), it); out.err == nil {
-				t.Errorf("%s: no error", tc.reason)
+			if out := r.send(t.Context(), it); out.err == nil || !strings.Contains(out.err.Error(), tc.says) {
+				t.Errorf("%s: it says %v, want %q in it", tc.reason, out.err, tc.says)
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
