@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
@@ -214,5 +215,35 @@ func TestNameOfLayerIsALabel(t *testing.T) {
 		if got != want {
 			t.Errorf("a name of %d letters: reason is %q, want %q", len(name), got, want)
 		}
+	}
+}
+
+// TestDependsOn: who waits for another layer is told if that never comes to this child.
+func TestDependsOn(t *testing.T) {
+	cl := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(layerOn("elsewhere"), layerOn("base")).Build()
+	for name, tc := range map[string]struct {
+		reason, on string
+		record     []v1alpha1.ChildLayer
+		complete   bool
+		want       string
+	}{
+		"Waits":     {"it is on its way", "base", nil, false, "layer base is not ready on this child"},
+		"Complete":  {"all that it declares is there", "base", nil, true, ""},
+		"Ready":     {"no process knows more", "elsewhere", []v1alpha1.ChildLayer{{Name: "elsewhere", Ready: true}}, false, ""},
+		"Elsewhere": {"it is for other children", "elsewhere", nil, false, "does not select this child"},
+		"Nowhere":   {"a typo", "bsae", nil, false, "there is no layer bsae"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := childNamed("a", nil)
+			child.Status.Layers = tc.record
+			p := &push{
+				run: &run{Children: &Children{Client: cl}, child: &child}, layers: []*seeding{{layer: layerOn("base"), complete: tc.complete}},
+				cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true},
+			}
+			err := p.allowed(t.Context(), layerOn("app", tc.on), &v1alpha1.ChildLayer{Name: "app", Digest: "sha256:1"}, 0)
+			if (err == nil) != (tc.want == "") || err != nil && (reason.Of(err) != v1alpha1.ReasonDependencyNotReady || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%s: %v, want %q", tc.reason, err, tc.want)
+			}
+		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -282,14 +283,34 @@ func (p *push) allowed(ctx context.Context, layer *v1alpha1.Layer, entry *v1alph
 		return reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("another layer already installs the agent in this child; remove spec.agent from one of them"))
 	}
 	for _, d := range layer.Spec.DependsOn {
-		// What a layer no longer declares holds nobody up: it may have moved to the very
-		// layer that depends on it.
-		complete := slices.ContainsFunc(p.layers, func(s *seeding) bool { return s.layer.Name == d.Name && s.complete })
-		if on := entryOf(p.child, d.Name); !complete && (on == nil || !on.Ready) {
-			return reason.Because(v1alpha1.ReasonDependencyNotReady, fmt.Errorf("layer %s is not ready on this child", d.Name))
+		if err := p.awaits(ctx, d.Name); err != nil {
+			return reason.Because(v1alpha1.ReasonDependencyNotReady, err)
 		}
 	}
 	return nil
+}
+
+// awaits is an error while a layer on which another one depends is not ready on this child.
+func (p *push) awaits(ctx context.Context, name string) error {
+	at := slices.IndexFunc(p.layers, func(s *seeding) bool { return s.layer.Name == name })
+	on := entryOf(p.child, name)
+	switch {
+	case on != nil && on.Ready:
+		return nil
+	case at >= 0 && p.layers[at].complete:
+		// What a layer no longer declares holds nobody up: it may have moved to the very
+		// layer that depends on it.
+		return nil
+	case at >= 0:
+		return fmt.Errorf("layer %s is not ready on this child", name)
+	}
+	switch err := p.Client.Get(ctx, types.NamespacedName{Namespace: p.child.Namespace, Name: name}, &v1alpha1.Layer{}); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no layer %s, which dependsOn names; declare it, or correct dependsOn", name)
+	case err != nil:
+		return fmt.Errorf("cannot read Layer %s, which dependsOn names: %w", name, err)
+	}
+	return fmt.Errorf("layer %s, which dependsOn names, does not select this child; have it do so, or take it out of dependsOn", name)
 }
 
 // repaired takes a step again after what the child refused was renewed. Twice: repairing

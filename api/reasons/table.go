@@ -708,7 +708,7 @@ func child() Section {
 			{
 				Reasons: []string{"DependencyNotReady"},
 				Means:   "another layer comes first on this child",
-				Next:    "look at that one",
+				Next:    "look at that one; if the message says that it does not exist, or does not select this child, correct `dependsOn` or its selector",
 			},
 			{
 				Reasons: []string{"AgentNotReady"},
