@@ -86,6 +86,8 @@ type plan struct {
 	steps []*Step
 	// resume are the Clusters that this restore paused, or will.
 	resume []types.NamespacedName
+	// meets plans a record of the tier anew that somebody made since.
+	meets func(*Step) error
 }
 
 // refused are the steps for which nothing may be done.
@@ -101,6 +103,8 @@ type facts struct {
 	firstSync *corev1.ConfigMap
 	// lineage of the tier, empty if nobody led it.
 	lineage []epoch.Mark
+	// clusters are those that are there, of the ones that the state's record says were moved away.
+	clusters map[types.NamespacedName]bool
 }
 
 // ID identifies the content of a saved state.
@@ -124,6 +128,11 @@ type planner struct {
 	restored map[types.NamespacedName]bool
 	// made are the UIDs of before of what is there, or will be.
 	made map[types.UID]bool
+	// away are the Clusters that the state's own record says were moved away, and moving those that
+	// a pivot had.
+	away, moving map[types.NamespacedName]bool
+	// older: the tier went on since the state was saved.
+	older bool
 }
 
 // planOf says what is to be done, from what was saved and what is there. It changes neither.
@@ -161,7 +170,16 @@ func planOf(s *archive.Snapshot, f facts, o Options) (*plan, error) {
 			other = append(other, u)
 		}
 	}
-	p := &planner{facts: f, options: o, plan: &plan{id: id}, restored: map[types.NamespacedName]bool{}, made: map[types.UID]bool{}}
+	p := &planner{
+		facts: f, options: o, plan: &plan{id: id}, made: map[types.UID]bool{},
+		restored: map[types.NamespacedName]bool{}, moving: map[types.NamespacedName]bool{},
+	}
+	p.plan.meets = p.meets
+	for _, u := range objects {
+		if isCluster(u) && isMoving(u) {
+			p.moving[nameOf(u)] = true
+		}
+	}
 	if o.Newer != nil {
 		p.newer = map[types.NamespacedName]bool{}
 		for i := range o.Newer.Objects {
@@ -170,27 +188,31 @@ func planOf(s *archive.Snapshot, f facts, o Options) (*plan, error) {
 			}
 		}
 	}
-	older, err := p.older(s)
+	record, err := firstSyncOf(s, o.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	older = p.clusters(g, older)
+	_, p.away = firstsync.Says(record)
+	if p.older, err = p.wentOn(s); err != nil {
+		return nil, err
+	}
+	p.clusters(g)
 	slices.SortStableFunc(other, func(a, b *unstructured.Unstructured) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, u := range other {
 		if rank(u) < afterClusters {
-			if err := p.record(u, older); err != nil {
+			if err := p.record(u); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, group := range g.InOrder() {
 		for _, n := range group {
-			p.object(n, older)
+			p.object(n)
 		}
 	}
 	for _, u := range other {
 		if rank(u) >= afterClusters {
-			if err := p.record(u, older); err != nil {
+			if err := p.record(u); err != nil {
 				return nil, err
 			}
 		}
@@ -243,9 +265,19 @@ func rank(u *unstructured.Unstructured) int {
 	return 2
 }
 
-// older reports whether the tier went on since the state was saved: somebody leads it now
+// firstSyncOf is the record of the first sync that a state has, empty if it has none.
+func firstSyncOf(s *archive.Snapshot, namespace string) (*corev1.ConfigMap, error) {
+	for i := range s.Objects {
+		if u := &s.Objects[i]; u.GetName() == v1alpha1.FirstSyncConfigMap && u.GetKind() == configMaps.Kind && u.GetNamespace() == namespace {
+			return configMap(u)
+		}
+	}
+	return &corev1.ConfigMap{}, nil
+}
+
+// wentOn reports whether the tier went on since the state was saved: somebody leads it now
 // whom the state does not know, after the one who led it then.
-func (p *planner) older(s *archive.Snapshot) (bool, error) {
+func (p *planner) wentOn(s *archive.Snapshot) (bool, error) {
 	for i := range s.Objects {
 		u := &s.Objects[i]
 		if u.GetName() != v1alpha1.EpochConfigMap || u.GetKind() != configMaps.Kind || u.GetNamespace() != p.options.Namespace {
@@ -266,11 +298,11 @@ func (p *planner) older(s *archive.Snapshot) (bool, error) {
 }
 
 // clusters decides which Clusters are made. A restore that began before the tier went on is
-// finished: it returns whether the tier went on otherwise.
-func (p *planner) clusters(g *graph.Graph, older bool) bool {
+// finished, as if it had not.
+func (p *planner) clusters(g *graph.Graph) {
 	for _, name := range g.Clusters() {
 		if there := p.facts.there[clusterKey(name)]; there != nil && there.GetAnnotations()[v1alpha1.RestoringAnnotation] == p.plan.id {
-			older = false
+			p.older = false
 			p.restored[name] = true
 			p.plan.resume = append(p.plan.resume, name)
 		}
@@ -279,19 +311,18 @@ func (p *planner) clusters(g *graph.Graph, older bool) bool {
 		if p.facts.there[clusterKey(name)] != nil {
 			continue
 		}
-		if reason, _ := p.against(name, older); reason == "" {
+		if reason, _ := p.against(name); reason == "" {
 			p.restored[name] = true
 			p.plan.resume = append(p.plan.resume, name)
 		}
 	}
-	return older
 }
 
 func clusterKey(name types.NamespacedName) key { return key{clusterapi.ClusterKind, name} }
 
 // against is why a Cluster that is not there is not made; empty if it is.
-func (p *planner) against(name types.NamespacedName, older bool) (reason, why string) {
-	if older {
+func (p *planner) against(name types.NamespacedName) (reason, why string) {
+	if p.older {
 		return ReasonOlder, "this tier was led by others since the state was saved, and the Cluster may have been removed since"
 	}
 	if p.newer != nil && !p.newer[name] {
@@ -302,7 +333,9 @@ func (p *planner) against(name types.NamespacedName, older bool) (reason, why st
 	}
 	settled, away := firstsync.Says(p.facts.firstSync)
 	switch {
-	case away[name]:
+	// Where the first sync is not over, a mark that the state has as well came from it, by a restore
+	// that was ended. Such a Cluster stays paused.
+	case away[name] && (settled || !p.away[name]):
 		return ReasonMovedAway, "it was paused or being moved to another management cluster when this tier saw it last, or is managed by another one"
 	case settled && len(p.restored) == 0:
 		return ReasonSettled, "the first sync of this tier is settled, and it has no such Cluster; set state: adopt in ConfigMap " + v1alpha1.FirstSyncConfigMap + " if its Clusters are to be restored"
@@ -327,19 +360,19 @@ func (p *planner) step(u *unstructured.Unstructured, n *graph.Node) *Step {
 }
 
 // object plans one of the graph.
-func (p *planner) object(n *graph.Node, older bool) {
+func (p *planner) object(n *graph.Node) {
 	s := p.step(n.Object, n)
 	if isCluster(n.Object) {
-		p.cluster(s, older)
+		p.cluster(s)
 	} else if s.there == nil {
-		p.part(s, older)
+		p.part(s)
 	}
 	if s.Action == Create {
 		p.made[n.Object.GetUID()] = true
 	}
 }
 
-func (p *planner) cluster(s *Step, older bool) {
+func (p *planner) cluster(s *Step) {
 	name := nameOf(s.saved)
 	if s.there != nil {
 		if by := s.there.GetAnnotations()[v1alpha1.RestoringAnnotation]; by != "" && by != p.plan.id {
@@ -358,14 +391,14 @@ func (p *planner) cluster(s *Step, older bool) {
 		return
 	}
 	s.Action = Refuse
-	if s.Reason, s.Why = p.against(name, older); p.options.Older || s.Reason == ReasonRemoved {
+	if s.Reason, s.Why = p.against(name); p.options.Older || s.Reason == ReasonRemoved {
 		s.Action = Skip
 	}
 }
 
 // part plans an object that is not there. It is made with a Cluster that is restored; what
 // belongs to none is made if nothing says that the tier went on.
-func (p *planner) part(s *Step, older bool) {
+func (p *planner) part(s *Step) {
 	n := s.node
 	restored := slices.ContainsFunc(n.Clusters, func(name types.NamespacedName) bool { return p.restored[name] })
 	alive := slices.ContainsFunc(n.Clusters, func(name types.NamespacedName) bool { return p.facts.there[clusterKey(name)] != nil })
@@ -375,7 +408,7 @@ func (p *planner) part(s *Step, older bool) {
 		s.Action, s.Reason, s.Why = Skip, ReasonClusterLives, "its Cluster is there and is not restored; it may have been removed since"
 	case len(n.Clusters) > 0:
 		s.Action, s.Reason, s.Why = Skip, ReasonClusterSkipped, "its Cluster is not restored"
-	case older:
+	case p.older:
 		s.Action, s.Reason, s.Why = Skip, ReasonOlder, "this tier was led by others since the state was saved"
 	}
 	if s.Action != Create {
@@ -390,47 +423,97 @@ func (p *planner) part(s *Step, older bool) {
 }
 
 // record plans one of the tier itself.
-func (p *planner) record(u *unstructured.Unstructured, older bool) error {
-	switch {
-	case u.GetName() == v1alpha1.FirstSyncConfigMap && u.GetKind() == configMaps.Kind:
+func (p *planner) record(u *unstructured.Unstructured) error {
+	if u.GetName() == v1alpha1.FirstSyncConfigMap && u.GetKind() == configMaps.Kind {
 		cm, err := configMap(u)
 		if err != nil {
 			return err
 		}
-		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(firstsync.Restored(u.GetNamespace(), cm))
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(firstsync.Restored(u.GetNamespace(), cm, p.here))
 		if err != nil {
 			return fmt.Errorf("cannot encode the record of the first sync: %w", err)
 		}
-		open := &unstructured.Unstructured{Object: object}
-		open.SetGroupVersionKind(configMaps)
-		unstructured.RemoveNestedField(open.Object, "metadata", "creationTimestamp")
-		open.SetUID(u.GetUID())
-		p.step(open, nil)
-	case u.GetName() == v1alpha1.EpochConfigMap && u.GetKind() == configMaps.Kind:
-		s := p.step(u, nil)
-		if s.there == nil {
-			return nil
-		}
-		then, err := lineage(u)
-		if err != nil {
-			return err
-		}
-		s.Action = Keep
-		if _, more := epoch.After(p.facts.lineage, then); more && !older {
-			s.Action, s.Why = Update, "those who led the tier before are put after those who lead it now"
-		}
-	case older && u.GetKind() != spaces.Kind:
-		if s := p.step(u, nil); s.there == nil {
-			s.Action, s.Reason, s.Why = Skip, ReasonOlder, "this tier was led by others since the state was saved"
-		}
-	default:
-		s := p.step(u, nil)
-		_, saved := u.Object["status"]
-		if s.there != nil && saved && s.there.Object["status"] == nil {
-			s.Action, s.Why = Update, "it has no status yet"
-		}
+		restored := &unstructured.Unstructured{Object: object}
+		restored.SetGroupVersionKind(configMaps)
+		unstructured.RemoveNestedField(restored.Object, "metadata", "creationTimestamp")
+		restored.SetUID(u.GetUID())
+		u = restored
+	}
+	s := p.step(u, nil)
+	switch {
+	case s.there != nil:
+		return p.meets(s)
+	case p.older && u.GetKind() != spaces.Kind && !isKept(s.key):
+		s.Action, s.Reason, s.Why = Skip, ReasonOlder, "this tier was led by others since the state was saved"
 	}
 	return nil
+}
+
+// isKept reports whether an object is a record that each tier keeps of itself.
+func isKept(k key) bool {
+	return k.GroupKind == configMaps.GroupKind() && (k.Name == v1alpha1.FirstSyncConfigMap || k.Name == v1alpha1.EpochConfigMap)
+}
+
+// here reports whether a Cluster is there, or will be. One that another management cluster may have
+// by now is not: what is on record of it holds.
+func (p *planner) here(name types.NamespacedName) bool {
+	if p.restored[name] {
+		return !p.moving[name]
+	}
+	return p.facts.clusters[name] || p.facts.there[clusterKey(name)] != nil
+}
+
+// meets plans a record of the tier that is there: what was saved is added to it where it has
+// nothing itself.
+func (p *planner) meets(s *Step) error {
+	s.Action, s.Reason, s.Why = Keep, "", ""
+	if !isKept(s.key) && !same(s.saved, s.there) {
+		s.Action = Differ
+	}
+	if p.older {
+		return nil
+	}
+	switch {
+	case isKept(s.key):
+		if _, changed, err := merged(s.saved, s.there); err != nil {
+			return err
+		} else if changed {
+			s.Action, s.Why = Update, "those who led the tier before are put after those who lead it now"
+			if s.key.Name == v1alpha1.FirstSyncConfigMap {
+				s.Why = "what was known of Clusters that are elsewhere, and a hold, are added to what the tier knows now"
+			}
+		}
+	case s.saved.Object["status"] != nil && s.there.Object["status"] == nil:
+		s.Action, s.Why = Update, "it has no status yet"
+	}
+	return nil
+}
+
+// merged is a record of the tier with what was saved of it. changed is false if it has all of that.
+func merged(saved, there *unstructured.Unstructured) (cm *corev1.ConfigMap, changed bool, err error) {
+	before, err := configMap(saved)
+	if err != nil {
+		return nil, false, err
+	}
+	if cm, err = configMap(there.DeepCopy()); err != nil {
+		return nil, false, err
+	}
+	if cm.Name == v1alpha1.FirstSyncConfigMap {
+		return cm, firstsync.Add(cm, before), nil
+	}
+	then, err := epoch.MarksOf(before)
+	if err != nil {
+		return nil, false, err
+	}
+	now, err := epoch.MarksOf(cm)
+	if err != nil {
+		return nil, false, err
+	}
+	all, changed := epoch.After(now, then)
+	if !changed {
+		return cm, false, nil
+	}
+	return cm, true, epoch.Write(cm, all)
 }
 
 // same reports whether what is there is what was saved, but for what the server and this

@@ -180,6 +180,7 @@ func TestPlan(t *testing.T) {
 		return u
 	}
 	all := slices.Concat(a, b, former)
+	opened := object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: cascade-first-sync, namespace: cascade-system}, data: {state: open}}")
 	whole := `Create Namespace/fleet
 Create ConfigMap/cascade-system/cascade-first-sync
 Create Cluster/fleet/a
@@ -203,14 +204,12 @@ resume fleet/b
 		want    string
 	}{
 		"Empty": {"all is made, Clusters before their parts, records of the tier around them", facts{}, Options{}, whole},
-		"There": {"all is there: nothing is done", facts{there: thereAs(all...), firstSync: firstSyncIs("open"), lineage: then}, Options{},
-			"Differ ConfigMap/cascade-system/cascade-first-sync\n"},
+		"There": {"all is there: nothing is done", facts{there: thereAs(all...), firstSync: firstSyncIs("open"), lineage: then}, Options{}, ""},
 		"Interrupted": {"the Clusters that were made go on, and get what they lack", facts{there: thereAs(restoring(a, id), former[0])}, Options{},
 			strings.Replace(strings.Replace(whole, "Create Cluster/fleet/a\n", "Differ Cluster/fleet/a\n", 1), "Create Namespace/fleet\n", "", 1)},
 		"InterruptedLate": {"the lineage was written, an agent leads the tier by now, and the restore is finished all the same",
 			facts{there: thereAs(append([]*unstructured.Unstructured{restoring(a, id)}, former...)...), firstSync: firstSyncIs("open"), lineage: since}, Options{},
-			`Differ ConfigMap/cascade-system/cascade-first-sync
-Differ Cluster/fleet/a
+			`Differ Cluster/fleet/a
 Create Cluster/fleet/b
 Create LocalCluster/fleet/a
 Create LocalCluster/fleet/b
@@ -226,34 +225,35 @@ resume fleet/b
 			strings.NewReplacer("Create Cluster/fleet/a\n", "", "Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsThere\n",
 				"Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsThere\n", "resume fleet/a\n", "").Replace(whole)},
 		"Older": {"another agent led the tier since: a Cluster that is not there was removed", facts{there: thereAs(slices.Concat(a, former)...), firstSync: firstSyncIs("settled"), lineage: since}, Options{},
-			`Differ ConfigMap/cascade-system/cascade-first-sync
-Refuse Cluster/fleet/b StateIsOlder
+			`Refuse Cluster/fleet/b StateIsOlder
 Skip LocalCluster/fleet/b ClusterIsNotRestored
 Skip Secret/fleet/b-ca ClusterIsNotRestored
 `},
 		"OlderAdopts": {"asked for, what is there is adopted, and nothing is made", facts{there: thereAs(slices.Concat(a, former)...), firstSync: firstSyncIs("settled"), lineage: since}, Options{Older: true},
-			`Differ ConfigMap/cascade-system/cascade-first-sync
-Skip Cluster/fleet/b StateIsOlder
+			`Skip Cluster/fleet/b StateIsOlder
 Skip LocalCluster/fleet/b ClusterIsNotRestored
 Skip Secret/fleet/b-ca ClusterIsNotRestored
 `},
 		"Settled": {"the tier would have made the Clusters itself", facts{firstSync: firstSyncIs("settled"), there: thereAs(former[1])}, Options{},
 			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a TierIsSettled\n", "Create Cluster/fleet/b\n", "Refuse Cluster/fleet/b TierIsSettled\n",
-				"Create ConfigMap/cascade-system/cascade-first-sync\n", "Differ ConfigMap/cascade-system/cascade-first-sync\n",
+				"Create ConfigMap/cascade-system/cascade-first-sync\n", "",
 				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create LocalCluster/fleet/b\n", "Skip LocalCluster/fleet/b ClusterIsNotRestored\n",
 				"Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "Create Secret/fleet/b-ca\n", "Skip Secret/fleet/b-ca ClusterIsNotRestored\n",
 				"resume fleet/a\n", "", "resume fleet/b\n", "").Replace(whole)},
 		"MovedAway": {"another tier has it by now", facts{firstSync: firstSyncIs("open", "fleet_a=moving"), there: thereAs(former[1])}, Options{},
-			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a ClusterMovedAway\n", "Create ConfigMap/cascade-system/cascade-first-sync\n", "Differ ConfigMap/cascade-system/cascade-first-sync\n",
+			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a ClusterMovedAway\n", "Create ConfigMap/cascade-system/cascade-first-sync\n", "",
 				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
 		"Elsewhere": {"a pivot gave it to another tier", facts{firstSync: firstSyncIs("adopt", "fleet_a_elsewhere=p"), there: thereAs(former[1])}, Options{},
-			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a ClusterMovedAway\n", "Create ConfigMap/cascade-system/cascade-first-sync\n", "Differ ConfigMap/cascade-system/cascade-first-sync\n",
+			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a ClusterMovedAway\n", "Create ConfigMap/cascade-system/cascade-first-sync\n", "",
 				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
 		"Removed": {"the newest state does not have it: it was removed since this one was saved", facts{}, Options{Newer: snapshotOf(b, former)},
 			strings.NewReplacer("Create Cluster/fleet/a\n", "Skip Cluster/fleet/a ClusterRemovedSince\n",
 				"Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsNotRestored\n", "Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsNotRestored\n", "resume fleet/a\n", "").Replace(whole)},
-		"OtherAgent": {"an agent that began here is no successor of the former: its lineage gets those before it", facts{there: thereAs(former[2]), lineage: []epoch.Mark{{Epoch: 1, Holder: "new"}}}, Options{},
+		"OtherAgent": {"an agent that began here is no successor of the former: its lineage gets those before it", facts{there: thereAs(records(t, "new")[2]), lineage: []epoch.Mark{{Epoch: 1, Holder: "new"}}}, Options{},
 			strings.Replace(whole, "Create ConfigMap/cascade-system/cascade-epoch\n", "Update ConfigMap/cascade-system/cascade-epoch\n", 1)},
+		"Opened": {"an agent that began here made a record: it gets what the former tier knew of Clusters that were moved away", facts{firstSync: firstSyncIs("open"), there: thereAs(opened)}, Options{},
+			strings.Replace(whole, "Create ConfigMap/cascade-system/cascade-first-sync\n", "Update ConfigMap/cascade-system/cascade-first-sync\n", 1)},
+		"OpenedOlder": {"but not where another agent led the tier since", facts{firstSync: firstSyncIs("open"), there: thereAs(slices.Concat(a, b, []*unstructured.Unstructured{former[0], opened}, former[2:])...), lineage: since}, Options{Older: true}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.options.Namespace = v1alpha1.AgentNamespace
@@ -303,6 +303,102 @@ func TestManagedElsewhere(t *testing.T) {
 	if err := to.Get(t.Context(), kube.ObjectKeyFromObject(way), way); err != nil || !same(way, taken[1]) {
 		t.Errorf("the kubeconfig is %v, %v", way.Object, err)
 	}
+}
+
+// TestRecordThere: the agent of a tier makes its record before anybody restores what the former tier knew.
+func TestRecordThere(t *testing.T) {
+	record := func(data string) *unstructured.Unstructured {
+		return object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: cascade-first-sync, namespace: cascade-system}, data: {"+data+"}}")
+	}
+	paused := cluster(t, "a")
+	_ = unstructured.SetNestedField(paused[0].Object, true, "spec", "paused")
+	moving := cluster(t, "a")
+	moving[0].SetAnnotations(map[string]string{v1alpha1.PivotAnnotation: "p"})
+	definition := object(t, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: clusters.cluster.x-k8s.io}, spec: {versions: [{name: v1beta2, served: true, storage: true}]}}")
+	for name, tt := range map[string]struct {
+		reason, saved, there string
+		clusters             []*unstructured.Unstructured
+		here                 []*unstructured.Unstructured
+		want                 map[string]string
+		action               Action
+	}{
+		"Elsewhere": {"a Cluster that another tier manages would be built a second time, and its Child go", "state: settled, fleet_m_elsewhere: p, fleet_m: moving", "state: open", nil, nil,
+			map[string]string{"state": "open", "fleet_m_elsewhere": "p", "fleet_m": "moving"}, Update},
+		"Moved": {"so would one that was moved otherwise", "state: settled, fleet_m: moving, fleet_n: paused", "state: open", nil, nil,
+			map[string]string{"state": "open", "fleet_m": "moving", "fleet_n": "paused"}, Update},
+		"Hold":     {"a person's hold stays", "state: adopt, why: so", "state: open, why: nothing was on record", nil, nil, map[string]string{"state": "adopt", "why": "so"}, Update},
+		"Settled":  {"what was settled here stays so, and Clusters elsewhere are not forgotten", "state: adopt, fleet_m_elsewhere: p", "state: settled", nil, nil, map[string]string{"state": "settled", "fleet_m_elsewhere": "p"}, Update},
+		"Approved": {"a person decided here since", "state: settled, fleet_m_elsewhere: p, fleet_n: moving", "state: open, fleet_m: approved, fleet_n: approved", nil, nil, map[string]string{"state": "open", "fleet_m": "approved", "fleet_n": "approved"}, Keep},
+		"Known":    {"all is known", "state: settled, fleet_m_elsewhere: p, fleet_m: moving, fleet_n: approved", "state: open, fleet_m_elsewhere: p, fleet_m: moving", nil, nil, map[string]string{"state": "open", "fleet_m_elsewhere": "p", "fleet_m": "moving"}, Keep},
+		"Other":    {"it went elsewhere once more", "state: settled, fleet_m_elsewhere: p", "state: open, fleet_m_elsewhere: q", nil, nil, map[string]string{"state": "open", "fleet_m_elsewhere": "q"}, Keep},
+		"Back": {"it came back since", "state: settled, fleet_a_elsewhere: p, fleet_a: moving", "state: settled", nil, []*unstructured.Unstructured{definition, paused[0]},
+			map[string]string{"state": "settled"}, Keep},
+		"Restored": {"it is here with its pause, which needs no mark", "state: settled, fleet_a: paused", "state: open", paused, nil, map[string]string{"state": "open"}, Keep},
+		"Ended":    {"a restore that was ended left marks, and is no reason to refuse to go on with it", "state: settled, fleet_a: paused", "state: open, fleet_a: paused", paused, nil, map[string]string{"state": "open", "fleet_a": "paused"}, Keep},
+		"Moving": {"which tier has it is not known: the agent leaves it alone", "state: settled, fleet_a_elsewhere: p, fleet_a: moving", "state: open", moving, nil,
+			map[string]string{"state": "open", "fleet_a_elsewhere": "p", "fleet_a": "moving"}, Update},
+		"None": {"there is none, as an agent was never here", "state: settled, fleet_m_elsewhere: p, fleet_n: approved, fleet_a: paused", "", paused, nil,
+			map[string]string{"state": "open", "why": "the saved state of the tier was restored", "fleet_m_elsewhere": "p"}, Create},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshotOf([]*unstructured.Unstructured{object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: fleet}}"), record(tt.saved)}, tt.clusters)
+			// The agent makes its record before the restore, or when that has begun.
+			for _, first := range []string{"Agent", "Restore"} {
+				if tt.there == "" && first == "Agent" {
+					continue
+				}
+				c := newFake(t)
+				begin := func(kube.Object) {}
+				if tt.there != "" {
+					begin = func(o kube.Object) {
+						if o == nil || o.GetName() == "fleet" {
+							if err := c.Create(t.Context(), record(tt.there)); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+				for _, u := range tt.here {
+					if err := c.Create(t.Context(), u.DeepCopy()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				to := kube.Client(c)
+				if first == "Agent" {
+					begin(nil)
+				} else {
+					to = beside{c, begin}
+				}
+				for _, want := range []Action{tt.action, Keep} {
+					report, err := Restore(t.Context(), to, s, Options{})
+					if err != nil {
+						t.Fatalf("%s, %s first: %v", tt.reason, first, err)
+					}
+					if got := report.Steps[1]; got.Action != want {
+						t.Errorf("%s, %s first: %s %s, want %s", tt.reason, first, got.Action, got.Object, want)
+					}
+					cm := &corev1.ConfigMap{}
+					if err := c.Get(t.Context(), kube.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil || !maps.Equal(cm.Data, tt.want) {
+						t.Errorf("%s, %s first: got %v, %v, want %v", tt.reason, first, cm.Data, err, tt.want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// beside has an agent act whenever an object was made.
+type beside struct {
+	kube.Client
+	act func(kube.Object)
+}
+
+func (b beside) Create(ctx context.Context, o kube.Object, options ...kube.CreateOption) error {
+	err := b.Client.Create(ctx, o, options...)
+	if err == nil {
+		b.act(o)
+	}
+	return err
 }
 
 func TestWasDeleting(t *testing.T) {

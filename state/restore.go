@@ -24,6 +24,8 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge/graph"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // manager is the field manager of what a restore makes.
@@ -204,7 +206,35 @@ func learn(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options) (
 			return f, err
 		}
 	}
-	return f, nil
+	return f, f.learnAway(ctx, c, s, o)
+}
+
+// learnAway looks for the Clusters that the state has on record as moved away: they may be here again.
+func (f *facts) learnAway(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options) error {
+	record, err := firstSyncOf(s, o.Namespace)
+	if err != nil {
+		return err
+	}
+	_, away := firstsync.Says(record)
+	if len(away) == 0 {
+		return nil
+	}
+	gvk, err := clusters.Served(ctx, c)
+	if err != nil || gvk.Empty() {
+		return err
+	}
+	f.clusters = map[types.NamespacedName]bool{}
+	for name := range away {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(gvk)
+		switch err := c.Get(ctx, name, u); {
+		case err == nil:
+			f.clusters[name] = true
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("cannot read Cluster %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // list calls f with the objects of a kind in a namespace. served is false if the kind is not.
@@ -248,7 +278,8 @@ func (r *restorer) do(ctx context.Context, s *Step) error {
 		return r.create(ctx, s)
 	case Update:
 		r.uids[s.saved.GetUID()] = s.there.GetUID()
-		return r.update(ctx, s)
+		// The agent writes it as well.
+		return retry.RetryOnConflict(retry.DefaultBackoff, func() error { return r.update(ctx, s) })
 	}
 	return nil
 }
@@ -270,6 +301,7 @@ func (r *restorer) create(ctx context.Context, s *Step) error {
 		if err := r.met(ctx, s); err != nil {
 			return err
 		}
+		return r.do(ctx, s)
 	case err != nil:
 		return fmt.Errorf("cannot make %s: %w", s.Object, err)
 	default:
@@ -290,6 +322,9 @@ func (r *restorer) met(ctx context.Context, s *Step) error {
 		return fmt.Errorf("cannot restore %s: somebody made it meanwhile; nothing is done about it, look at it and begin again", s.Object)
 	}
 	s.there, s.Action = there, Keep
+	if s.node == nil {
+		return r.plan.meets(s)
+	}
 	if !same(s.saved, there) {
 		s.Action = Differ
 	}
@@ -316,31 +351,20 @@ func isMoving(u *unstructured.Unstructured) bool {
 	return u.GetAnnotations()[v1alpha1.PivotAnnotation] != ""
 }
 
-// update adds to what is there.
+// update adds to what is there, held to what was read of it.
 func (r *restorer) update(ctx context.Context, s *Step) error {
-	if s.key.Name != v1alpha1.EpochConfigMap {
+	if !isKept(s.key) {
 		return r.status(ctx, s)
 	}
-	then, err := lineage(s.saved)
-	if err != nil {
-		return err
-	}
-	cm := &corev1.ConfigMap{}
-	if err := r.client.Get(ctx, s.key.NamespacedName, cm); err != nil {
+	there := &unstructured.Unstructured{}
+	there.SetGroupVersionKind(configMaps)
+	if err := r.client.Get(ctx, s.key.NamespacedName, there); err != nil {
 		return fmt.Errorf("cannot read %s: %w", s.Object, err)
 	}
-	now, err := epoch.MarksOf(cm)
-	if err != nil {
+	cm, changed, err := merged(s.saved, there)
+	if err != nil || !changed {
 		return err
 	}
-	all, more := epoch.After(now, then)
-	if !more {
-		return nil
-	}
-	if err := epoch.Write(cm, all); err != nil {
-		return err
-	}
-	// It is held to what was read: the agent writes it as well.
 	if err := r.client.Update(ctx, cm, kube.FieldOwner(manager)); err != nil {
 		return fmt.Errorf("cannot write %s: %w", s.Object, err)
 	}

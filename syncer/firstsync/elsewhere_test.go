@@ -94,7 +94,7 @@ func TestElsewhereRestored(t *testing.T) {
 	a, b := types.NamespacedName{Namespace: "n", Name: "a"}, types.NamespacedName{Namespace: "n", Name: "b"}
 	cm := &corev1.ConfigMap{Data: map[string]string{stateKey: v1alpha1.FirstSyncSettled, "n_b": "approved"}}
 	ManageElsewhere(cm, "p1", a)
-	restored := Restored("x", cm)
+	restored := Restored("x", cm, func(types.NamespacedName) bool { return false })
 	if got := ManagedBy(restored, a); got != "p1" {
 		t.Errorf("restored, it is managed by %q: Git builds it again", got)
 	}

@@ -179,19 +179,49 @@ func noted(is, mark inventory.Standing, gone bool) (want inventory.Standing, cha
 // some time, and the tier went on: it is open again, so that a Cluster that was made since
 // is not built a second time; it settles by itself when everything that Git declares is
 // there. A person's hold stays. So does what is known of Clusters that were moved away, or that
-// another tier manages; an approval does not, which could be one that was used since.
-func Restored(namespace string, saved *corev1.ConfigMap) *corev1.ConfigMap {
+// another tier manages, but for those that are here; an approval does not, which could be one
+// that was used since.
+func Restored(namespace string, saved *corev1.ConfigMap, here func(types.NamespacedName) bool) *corev1.ConfigMap {
 	r := recordOf(saved)
-	restored := record{state: v1alpha1.FirstSyncOpen, why: "the saved state of the tier was restored", clusters: map[types.NamespacedName]inventory.Standing{}, elsewhere: r.elsewhere}
+	restored := record{state: v1alpha1.FirstSyncOpen, why: "the saved state of the tier was restored"}
 	if r.state == v1alpha1.FirstSyncAdopt {
 		restored.state, restored.why = r.state, r.why
 	}
+	restored.elsewhere, restored.clusters = maps.Clone(r.elsewhere), maps.Clone(r.clusters)
+	maps.DeleteFunc(restored.elsewhere, func(name types.NamespacedName, _ string) bool { return here(name) })
+	maps.DeleteFunc(restored.clusters, func(name types.NamespacedName, s inventory.Standing) bool {
+		return here(name) || s != inventory.LastPaused && s != inventory.LastMoving
+	})
+	return restored.configMap(namespace)
+}
+
+// Add adds to the record of a tier what a restored one says of Clusters of which it has nothing
+// itself, and a person's hold to a first sync that is open. It reports whether that is anything.
+// What an agent or a person wrote here stands.
+func Add(cm, restored *corev1.ConfigMap) (changed bool) {
+	is, r := recordOf(cm), recordOf(restored)
+	add := func(key, value string) {
+		if changed = true; cm.Data == nil {
+			cm.Data = map[string]string{}
+		}
+		cm.Data[key] = value
+	}
+	if r.state == v1alpha1.FirstSyncAdopt && is.state == v1alpha1.FirstSyncOpen {
+		add(stateKey, r.state)
+		add(whyKey, r.why)
+	}
 	for name, standing := range r.clusters {
-		if standing == inventory.LastPaused || standing == inventory.LastMoving {
-			restored.clusters[name] = standing
+		if is.standings()[name] == "" {
+			add(KeyOf(name), string(standing))
 		}
 	}
-	return restored.configMap(namespace)
+	for name, pivot := range r.elsewhere {
+		switch is.standings()[name] {
+		case "", inventory.LastPaused, inventory.LastMoving:
+			add(elsewhereKey(name), pivot)
+		}
+	}
+	return changed
 }
 
 // Says reads from a record whether its tier is settled, and which Clusters were paused or
