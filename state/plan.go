@@ -483,10 +483,28 @@ func (p *planner) meets(s *Step) error {
 				s.Why = "what was known of Clusters that are elsewhere, and a hold, are added to what the tier knows now"
 			}
 		}
+	case p.wasSuspended(s.saved, s.there):
+		s.Action, s.Why = Update, "it was suspended when the state was saved: it stays so"
 	case s.saved.Object["status"] != nil && s.there.Object["status"] == nil:
 		s.Action, s.Why = Update, "it has no status yet"
 	}
 	return nil
+}
+
+// wasSuspended reports whether a Child is one that the agent made for a Cluster of this restore
+// before it was known that a person had suspended it. Of others somebody may have said so since.
+func (p *planner) wasSuspended(saved, there *unstructured.Unstructured) bool {
+	if saved.GroupVersionKind().GroupKind() != children.GroupKind() {
+		return false
+	}
+	read := func(u *unstructured.Unstructured) (cluster string, suspended bool) {
+		cluster, _, _ = unstructured.NestedString(u.Object, "spec", "clusterRef", "name")
+		suspended, _, _ = unstructured.NestedBool(u.Object, "spec", "suspend")
+		return cluster, suspended
+	}
+	was, before := read(saved)
+	is, now := read(there)
+	return before && !now && was == is && p.restored[types.NamespacedName{Namespace: saved.GetNamespace(), Name: was}]
 }
 
 // merged is a record of the tier with what was saved of it. changed is false if it has all of that.

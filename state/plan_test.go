@@ -401,6 +401,85 @@ func (b beside) Create(ctx context.Context, o kube.Object, options ...kube.Creat
 	return err
 }
 
+// TestStaysSuspended: the agent makes the Child of a Cluster once that is there. A person had
+// suspended it, and nothing is pushed when the Cluster goes on.
+func TestStaysSuspended(t *testing.T) {
+	child := func(suspend string) *unstructured.Unstructured {
+		return object(t, "{apiVersion: cascade.dev/v1alpha1, kind: Child, metadata: {name: a, namespace: fleet}, spec: {clusterRef: {name: a}"+suspend+"}}")
+	}
+	a := cluster(t, "a")
+	for name, tt := range map[string]struct {
+		reason       string
+		saved, there *unstructured.Unstructured
+		alive, want  bool
+		action       Action
+	}{
+		"Suspended": {"a person keeps commits from it", child(", suspend: true"), child(""), false, true, Update},
+		"Not":       {"nobody had", child(""), child(""), false, false, Keep},
+		"Here":      {"it is suspended here", child(""), child(", suspend: true"), false, true, Differ},
+		"Alive":     {"the Cluster is not restored, so a person may have resumed its Child since", child(", suspend: true"), child(""), true, false, Differ},
+		"Other":     {"it is another cluster's", child(", suspend: true"), object(t, "{apiVersion: cascade.dev/v1alpha1, kind: Child, metadata: {name: a, namespace: fleet}, spec: {kubeConfig: {secretRef: {name: x}}}}"), false, false, Differ},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newFake(t)
+			to := beside{c, func(o kube.Object) {
+				if o.GetObjectKind().GroupVersionKind().Kind == clusterapi.ClusterKind.Kind {
+					if err := c.Create(t.Context(), tt.there.DeepCopy()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}}
+			s := snapshotOf(a, []*unstructured.Unstructured{tt.saved})
+			if tt.alive {
+				if err := to.Create(t.Context(), a[0].DeepCopy()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			suspended := func() bool {
+				u := child("")
+				if err := c.Get(t.Context(), kube.ObjectKeyFromObject(u), u); err != nil {
+					t.Fatal(err)
+				}
+				is, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend")
+				return is
+			}
+			report, err := Restore(t.Context(), resuming{to, func() {
+				if suspended() != tt.want {
+					t.Errorf("%s: the Cluster goes on, and its Child is suspended: %t", tt.reason, !tt.want)
+				}
+			}}, s, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := report.Steps[len(report.Steps)-1]; got.Action != tt.action || suspended() != tt.want {
+				t.Errorf("%s: %s %s, suspended: %t", tt.reason, got.Action, got.Object, suspended())
+			}
+			// What a person resumes after that stays so.
+			if tt.action == Update {
+				if err := c.Patch(t.Context(), child(""), kube.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`))); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := Restore(t.Context(), to, s, Options{}); err != nil || suspended() {
+					t.Errorf("%s: restored again it is suspended: %t, %v", tt.reason, suspended(), err)
+				}
+			}
+		})
+	}
+}
+
+// resuming tells before a Cluster is resumed.
+type resuming struct {
+	kube.Client
+	tell func()
+}
+
+func (r resuming) Patch(ctx context.Context, o kube.Object, patch kube.Patch, options ...kube.PatchOption) error {
+	if o.GetObjectKind().GroupVersionKind().Kind == clusterapi.ClusterKind.Kind {
+		r.tell()
+	}
+	return r.Client.Patch(ctx, o, patch, options...)
+}
+
 func TestWasDeleting(t *testing.T) {
 	a := cluster(t, "a")
 	at := metav1.NewTime(time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))

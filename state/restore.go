@@ -278,8 +278,7 @@ func (r *restorer) do(ctx context.Context, s *Step) error {
 		return r.create(ctx, s)
 	case Update:
 		r.uids[s.saved.GetUID()] = s.there.GetUID()
-		// The agent writes it as well.
-		return retry.RetryOnConflict(retry.DefaultBackoff, func() error { return r.update(ctx, s) })
+		return r.update(ctx, s)
 	}
 	return nil
 }
@@ -308,7 +307,13 @@ func (r *restorer) create(ctx context.Context, s *Step) error {
 		s.there = u
 	}
 	r.uids[s.saved.GetUID()] = s.there.GetUID()
-	return r.status(ctx, s)
+	if s.saved.Object["status"] == nil {
+		return nil
+	}
+	// An API server makes an object without it.
+	err = r.update(ctx, s)
+	s.Action, s.Why = Create, ""
+	return err
 }
 
 // met looks at an object that somebody made since the plan was made.
@@ -351,38 +356,42 @@ func isMoving(u *unstructured.Unstructured) bool {
 	return u.GetAnnotations()[v1alpha1.PivotAnnotation] != ""
 }
 
-// update adds to what is there, held to what was read of it.
+// update adds to a record what it lacks by now. It is held to what was read of it: the agent
+// writes it as well.
 func (r *restorer) update(ctx context.Context, s *Step) error {
-	if !isKept(s.key) {
-		return r.status(ctx, s)
-	}
-	there := &unstructured.Unstructured{}
-	there.SetGroupVersionKind(configMaps)
-	if err := r.client.Get(ctx, s.key.NamespacedName, there); err != nil {
-		return fmt.Errorf("cannot read %s: %w", s.Object, err)
-	}
-	cm, changed, err := merged(s.saved, there)
-	if err != nil || !changed {
-		return err
-	}
-	if err := r.client.Update(ctx, cm, kube.FieldOwner(manager)); err != nil {
-		return fmt.Errorf("cannot write %s: %w", s.Object, err)
-	}
-	return nil
-}
-
-// status writes a saved status where there is none. Few kinds have one saved.
-func (r *restorer) status(ctx context.Context, s *Step) error {
-	status, ok := s.saved.Object["status"]
-	if !ok || s.there.Object["status"] != nil {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		there := &unstructured.Unstructured{}
+		there.SetGroupVersionKind(s.saved.GroupVersionKind())
+		if err := r.client.Get(ctx, s.key.NamespacedName, there); err != nil {
+			return fmt.Errorf("cannot read %s: %w", s.Object, err)
+		}
+		s.there = there
+		if err := r.plan.meets(s); err != nil || s.Action != Update {
+			return err
+		}
+		var err error
+		switch {
+		case isKept(s.key):
+			var cm *corev1.ConfigMap
+			if cm, _, err = merged(s.saved, there); err != nil {
+				return err
+			}
+			err = r.client.Update(ctx, cm, kube.FieldOwner(manager))
+		case s.key.GroupKind == children.GroupKind():
+			before := there.DeepCopy()
+			if err := unstructured.SetNestedField(there.Object, true, "spec", "suspend"); err != nil {
+				return fmt.Errorf("cannot suspend %s: %w", s.Object, err)
+			}
+			err = r.client.Patch(ctx, there, kube.MergeFromWithOptions(before, kube.MergeFromWithOptimisticLock{}), kube.FieldOwner(manager))
+		default:
+			there.Object["status"] = runtime.DeepCopyJSONValue(s.saved.Object["status"])
+			err = r.client.Status().Update(ctx, there, kube.FieldOwner(manager))
+		}
+		if err != nil {
+			return fmt.Errorf("cannot write %s: %w", s.Object, err)
+		}
 		return nil
-	}
-	u := s.there.DeepCopy()
-	u.Object["status"] = runtime.DeepCopyJSONValue(status)
-	if err := r.client.Status().Update(ctx, u, kube.FieldOwner(manager)); err != nil {
-		return fmt.Errorf("cannot write the status of %s: %w", s.Object, err)
-	}
-	return nil
+	})
 }
 
 // resume lets the controllers go on with a Cluster that is whole.
