@@ -485,10 +485,35 @@ func (p *planner) meets(s *Step) error {
 		}
 	case p.wasSuspended(s.saved, s.there):
 		s.Action, s.Why = Update, "it was suspended when the state was saved: it stays so"
-	case s.saved.Object["status"] != nil && s.there.Object["status"] == nil:
-		s.Action, s.Why = Update, "it has no status yet"
+	case s.saved.Object["status"] != nil && p.undecided(s.saved, s.there):
+		s.Action, s.Why = Update, "which revision passed or failed here is not on record yet"
 	}
 	return nil
+}
+
+// undecided reports whether the agent of here wrote a status of a Rollout before it could know what
+// was on record: nothing passed or ended, and a run, if there is one, began while Clusters of this
+// restore are paused. The saved status is taken whole, with its UID, so that what such a run let
+// children have counts for nothing.
+func (p *planner) undecided(saved, there *unstructured.Unstructured) bool {
+	if there.Object["status"] == nil {
+		return true
+	}
+	read := func(u *unstructured.Unstructured) (began string, runs, ended bool) {
+		began, runs, _ = unstructured.NestedString(u.Object, "status", "run", "began")
+		_, good, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "lastGood")
+		_, history, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "history")
+		return began, runs, good || history
+	}
+	was, ran, endedThen := read(saved)
+	is, runs, ended := read(there)
+	switch {
+	case saved.GroupVersionKind().GroupKind() != rollouts.GroupKind(), ended, !ran && !endedThen:
+		return false
+	case runs:
+		return ran && was != is && len(p.restored) > 0
+	}
+	return true
 }
 
 // wasSuspended reports whether a Child is one that the agent made for a Cluster of this restore

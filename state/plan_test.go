@@ -480,6 +480,75 @@ func (r resuming) Patch(ctx context.Context, o kube.Object, patch kube.Patch, op
 	return r.Client.Patch(ctx, o, patch, options...)
 }
 
+// TestRolloutDecided: the agent looks at a Rollout once that is there, and what it wrote before the
+// restore came to it is no reason to begin a revision again that was taken back.
+func TestRolloutDecided(t *testing.T) {
+	rollout := func(status string) *unstructured.Unstructured {
+		return object(t, "{apiVersion: cascade.dev/v1alpha1, kind: Rollout, metadata: {name: r, namespace: fleet}, spec: {x: y}"+status+"}")
+	}
+	const saved = ", status: {uid: former, run: {number: 12, phase: Aborted, began: '2026-01-02T00:00:00Z'}, lastGood: {run: 11}, history: [{number: 11}]}"
+	const premature = ", status: {uid: here, run: {number: 1, phase: Progressing, began: '2026-01-03T00:00:00Z'}}"
+	for name, tt := range map[string]struct {
+		reason, saved, there string
+		clusters             []*unstructured.Unstructured
+		// late: the agent writes it when the restore has made the Rollout.
+		late bool
+		// want is that of the saved status.
+		want   bool
+		action Action
+	}{
+		"Looked":    {"it was looked at, and had no clusters", saved, ", status: {uid: here, conditions: [{type: Ready, reason: NoChildren}], candidate: {revision: c7}}", nil, false, true, Update},
+		"Late":      {"the agent writes between the object and its status", saved, ", status: {uid: here, conditions: [{type: Ready, reason: NoChildren}]}", nil, true, true, Create},
+		"Premature": {"a run began that no cluster followed, as they are paused", saved, premature, cluster(t, "a"), false, true, Update},
+		"Both":      {"and it did at that moment", saved, premature, cluster(t, "a"), true, true, Create},
+		"Began":     {"a run began with clusters that are not of this restore", saved, premature, nil, false, false, Differ},
+		"Same":      {"the run of the state went on here", saved, ", status: {run: {number: 12, phase: Reverting, began: '2026-01-02T00:00:00Z'}}", cluster(t, "a"), false, false, Differ},
+		"Passed":    {"something passed here", saved, ", status: {lastGood: {run: 1}}", cluster(t, "a"), false, false, Differ},
+		"Nothing":   {"nothing was decided before", ", status: {candidate: {revision: c6}}", ", status: {candidate: {revision: c7}}", nil, false, false, Differ},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fake.NewClientBuilder().WithStatusSubresource(rollout("")).WithInterceptorFuncs(giveUID()).Build()
+			write := func(o kube.Object) {
+				if o.GetName() != "r" {
+					return
+				}
+				u := rollout(tt.there)
+				u.SetResourceVersion(o.GetResourceVersion())
+				if err := c.Status().Update(t.Context(), u); err != nil {
+					t.Fatal(err)
+				}
+			}
+			to := kube.Client(c)
+			if tt.late {
+				to = beside{c, write}
+			} else if err := (beside{c, write}).Create(t.Context(), rollout("")); err != nil {
+				t.Fatal(err)
+			}
+			s := snapshotOf(tt.clusters, []*unstructured.Unstructured{rollout(tt.saved)})
+			for _, want := range []Action{tt.action, ""} {
+				report, err := Restore(t.Context(), to, s, Options{})
+				if err != nil {
+					t.Fatalf("%s: %v", tt.reason, err)
+				}
+				if got := report.Steps[len(report.Steps)-1]; want != "" && got.Action != want || want == "" && (got.Action == Update || got.Action == Create) {
+					t.Errorf("%s: %s %s, want %s", tt.reason, got.Action, got.Object, tt.action)
+				}
+				u := rollout("")
+				if err := c.Get(t.Context(), kube.ObjectKeyFromObject(u), u); err != nil {
+					t.Fatal(err)
+				}
+				status := tt.there
+				if tt.want {
+					status = tt.saved
+				}
+				if want := rollout(status); fmt.Sprint(u.Object["status"]) != fmt.Sprint(want.Object["status"]) {
+					t.Errorf("%s: got %v, want %v", tt.reason, u.Object["status"], want.Object["status"])
+				}
+			}
+		})
+	}
+}
+
 func TestWasDeleting(t *testing.T) {
 	a := cluster(t, "a")
 	at := metav1.NewTime(time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
@@ -523,13 +592,17 @@ func TestPausedStaysPaused(t *testing.T) {
 
 func newFake(t *testing.T) kube.Client {
 	t.Helper()
-	// An API server gives each object a UID.
-	return fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+	return fake.NewClientBuilder().WithInterceptorFuncs(giveUID()).Build()
+}
+
+// giveUID gives each object a UID, as an API server does.
+func giveUID() interceptor.Funcs {
+	return interceptor.Funcs{
 		Create: func(ctx context.Context, c kube.WithWatch, o kube.Object, options ...kube.CreateOption) error {
 			o.SetUID(types.UID("here/" + o.GetObjectKind().GroupVersionKind().Kind + "/" + o.GetNamespace() + "/" + o.GetName()))
 			return c.Create(ctx, o, options...)
 		},
-	}).Build()
+	}
 }
 
 // TestVerifyNeedsEmpty: Clusters that are restored go on, so a state is verified where nobody
