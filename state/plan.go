@@ -188,7 +188,7 @@ func planOf(s *archive.Snapshot, f facts, o Options) (*plan, error) {
 			}
 		}
 	}
-	record, err := firstSyncOf(s, o.Namespace)
+	record, err := recordOf(s, o.Namespace, v1alpha1.FirstSyncConfigMap)
 	if err != nil {
 		return nil, err
 	}
@@ -265,36 +265,35 @@ func rank(u *unstructured.Unstructured) int {
 	return 2
 }
 
-// firstSyncOf is the record of the first sync that a state has, empty if it has none.
-func firstSyncOf(s *archive.Snapshot, namespace string) (*corev1.ConfigMap, error) {
+// recordOf is a record of the tier that a state has, empty if it has none.
+func recordOf(s *archive.Snapshot, namespace, name string) (*corev1.ConfigMap, error) {
 	for i := range s.Objects {
-		if u := &s.Objects[i]; u.GetName() == v1alpha1.FirstSyncConfigMap && u.GetKind() == configMaps.Kind && u.GetNamespace() == namespace {
+		if u := &s.Objects[i]; u.GetName() == name && u.GetKind() == configMaps.Kind && u.GetNamespace() == namespace {
 			return configMap(u)
 		}
 	}
 	return &corev1.ConfigMap{}, nil
 }
 
+// lineageOf are those who led the tier of a state, the last one first.
+func lineageOf(s *archive.Snapshot, namespace string) ([]epoch.Mark, error) {
+	cm, err := recordOf(s, namespace, v1alpha1.EpochConfigMap)
+	if err != nil {
+		return nil, err
+	}
+	return epoch.MarksOf(cm)
+}
+
 // wentOn reports whether the tier went on since the state was saved: somebody leads it now
 // whom the state does not know, after the one who led it then.
 func (p *planner) wentOn(s *archive.Snapshot) (bool, error) {
-	for i := range s.Objects {
-		u := &s.Objects[i]
-		if u.GetName() != v1alpha1.EpochConfigMap || u.GetKind() != configMaps.Kind || u.GetNamespace() != p.options.Namespace {
-			continue
-		}
-		then, err := lineage(u)
-		if err != nil {
-			return false, err
-		}
-		if len(then) == 0 || len(p.facts.lineage) == 0 {
-			return false, nil
-		}
-		now := p.facts.lineage
-		known := slices.ContainsFunc(now, func(m epoch.Mark) bool { return m.Holder == then[0].Holder })
-		return known && now[0].Holder != then[0].Holder, nil
+	then, err := lineageOf(s, p.options.Namespace)
+	now := p.facts.lineage
+	if err != nil || len(then) == 0 || len(now) == 0 {
+		return false, err
 	}
-	return false, nil
+	known := slices.ContainsFunc(now, func(m epoch.Mark) bool { return m.Holder == then[0].Holder })
+	return known && now[0].Holder != then[0].Holder, nil
 }
 
 // clusters decides which Clusters are made. A restore that began before the tier went on is

@@ -73,8 +73,8 @@ type Options struct {
 	// Older adopts a state that the tier, or its record, went on from: Clusters that are not
 	// there are not made. Without it such a restore is refused.
 	Older bool
-	// Newer is the newest saved state, if that is another one. Clusters that it does not have
-	// were removed since, and are not made.
+	// Newer is the newest saved state that follows it, nil if none does. Clusters that it does not
+	// have were removed since, and are not made.
 	Newer *archive.Snapshot
 	// Progress is told of each step once it is done; nil is not told.
 	Progress func(Step)
@@ -211,7 +211,7 @@ func learn(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options) (
 
 // learnAway looks for the Clusters that the state has on record as moved away: they may be here again.
 func (f *facts) learnAway(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options) error {
-	record, err := firstSyncOf(s, o.Namespace)
+	record, err := recordOf(s, o.Namespace, v1alpha1.FirstSyncConfigMap)
 	if err != nil {
 		return err
 	}

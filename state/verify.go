@@ -19,6 +19,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/graph"
+	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/state/archive"
 )
 
@@ -172,4 +173,23 @@ func Clusters(s *archive.Snapshot) []types.NamespacedName {
 	}
 	slices.SortFunc(out, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	return out
+}
+
+// Follows reports whether a newer state is of the tier of another one as it went on, so that what
+// it does not have was removed since: it is of the same cluster, or knows who led the tier then. One
+// that an agent saved which began anew at the same address, before anything was restored, does not.
+// A state that has nobody on record who led its tier is followed by any.
+func Follows(newer, s *archive.Snapshot, namespace string) (bool, error) {
+	then, err := lineageOf(s, namespace)
+	if err != nil {
+		return false, err
+	}
+	if newer.Tier == s.Tier || len(then) == 0 {
+		return true, nil
+	}
+	since, err := lineageOf(newer, namespace)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(since, func(m epoch.Mark) bool { return m.Holder == then[0].Holder }), nil
 }

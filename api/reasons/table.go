@@ -1489,6 +1489,11 @@ func stateBackup() Section {
 				Next:    "look at the API server, and at the agent's rights",
 			},
 			{
+				Reasons: []string{"RestorePending"},
+				Means:   "the destination has versions of before this StateBackup, and the first sync of the tier is not over: what those have may not be restored yet, and a version above them would be that of an empty tier; nothing is saved or deleted",
+				Next:    "restore the newest version: `cascade restore`; it goes on when the first sync is settled, by itself or by `cascade approve first-sync`",
+			},
+			{
 				Reasons: []string{"EncryptionFailed"},
 				Means:   "a key service did not wrap the key of the version, or recipients do not go together; nothing was saved",
 				Next:    "look at the key service, and at what the agent's identity may do there",

@@ -371,6 +371,7 @@ const (
 
 	// Reasons of StateBackups. ReasonBackupStale: the last success is too old.
 	ReasonBackupRefused     = "BackupRefused"
+	ReasonRestorePending    = "RestorePending"
 	ReasonStateUnreadable   = "StateUnreadable"
 	ReasonStateLocked       = "StateLocked"
 	ReasonEncryptionFailed  = "EncryptionFailed"

@@ -75,10 +75,6 @@ func (r *restoring) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v, err := store.Find(versions, r.version)
-	if err != nil {
-		return err
-	}
 	load := func(v store.Version) (*archive.Snapshot, error) {
 		sealed, err := at.Load(ctx, v)
 		if err != nil {
@@ -86,16 +82,12 @@ func (r *restoring) run(ctx context.Context) error {
 		}
 		return archive.Open(sealed, identities...)
 	}
-	s, err := load(v)
+	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older}
+	v, s, newer, err := r.choose(versions, options.Namespace, load)
 	if err != nil {
 		return err
 	}
-	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older}
-	if newest := versions[len(versions)-1]; newest.Compare(v) > 0 {
-		if options.Newer, err = load(newest); err != nil {
-			return fmt.Errorf("cannot compare version %s with the newest: %w", v, err)
-		}
-	}
+	options.Newer = newer
 	r.say("version %s of tier %s, taken at %s by %s: %d Clusters, %d objects", v, s.Tier, s.Taken.Format(time.RFC3339), s.Program, len(state.Clusters(s)), len(s.Objects))
 	cl, err := r.client()
 	if err != nil {
@@ -109,6 +101,48 @@ func (r *restoring) run(ctx context.Context) error {
 	report, err := state.Restore(ctx, cl, s, options)
 	r.tell(report)
 	return err
+}
+
+// choose returns the version to restore, and the newest one that follows it, nil if none does. An
+// agent may have saved the tier that is to be restored into before anything was: its versions have no
+// Clusters, do not follow those of the former tier, and say nothing of these.
+func (r *restoring) choose(versions []store.Version, namespace string, load func(store.Version) (*archive.Snapshot, error)) (v store.Version, s, newer *archive.Snapshot, err error) {
+	if v, err = store.Find(versions, r.version); err != nil {
+		return v, nil, nil, err
+	}
+	if s, err = load(v); err != nil {
+		return v, nil, nil, err
+	}
+	i := slices.Index(versions, v)
+	if r.version == "" {
+		for i--; i >= 0 && len(state.Clusters(s)) == 0; i-- {
+			before, err := load(versions[i])
+			if err != nil {
+				return v, nil, nil, fmt.Errorf("cannot compare version %s, which has no Clusters, with the ones before: %w; to restore it nevertheless, name it with --version", v, err)
+			}
+			follows, err := state.Follows(s, before, namespace)
+			switch {
+			case err != nil:
+				return v, nil, nil, err
+			case !follows:
+				r.say("version %s, of tier %s, has no Clusters and does not follow version %s, which is restored", v, s.Tier, versions[i])
+				v, s = versions[i], before
+			case len(state.Clusters(before)) > 0:
+				return v, s, nil, nil // the Clusters were removed
+			}
+		}
+		return v, s, nil, nil
+	}
+	for _, after := range slices.Backward(versions[i+1:]) {
+		if newer, err = load(after); err != nil {
+			return v, nil, nil, fmt.Errorf("cannot compare version %s with version %s, which is newer: %w", v, after, err)
+		}
+		follows, err := state.Follows(newer, s, namespace)
+		if err != nil || follows {
+			return v, s, newer, err
+		}
+	}
+	return v, s, nil, nil
 }
 
 // keys reads --identity.

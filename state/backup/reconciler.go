@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/key"
 	"github.com/cascade-gitops/cascade/state/store"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
@@ -196,6 +197,9 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		return "", destination(err)
 	}
 	o.Status.Versions = int32(min(len(versions), 1<<30))
+	if err := r.restored(ctx, o, versions); err != nil {
+		return "", err
+	}
 	if n := len(versions); n > 0 && digest == o.Status.LastDigest && versions[n-1].String() == o.Status.LastVersion {
 		return fmt.Sprintf("the state is that of version %s", o.Status.LastVersion), nil
 	}
@@ -209,6 +213,26 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		}
 	}
 	return r.keep(ctx, o, at, t, s, sealed, digest)
+}
+
+// restored fails if what was saved at the destination before this StateBackup was there may still be
+// what is to be restored into the tier. A version above it would be the newest, of a tier without
+// Clusters, and each that follows would have one of the good ones deleted.
+func (r *Reconciler) restored(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
+	if len(versions) == 0 || o.Status.LastVersion != "" {
+		return nil
+	}
+	cm := &corev1.ConfigMap{}
+	err := r.Reader.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
+	if client.IgnoreNotFound(err) != nil {
+		return &failure{reason: v1alpha1.ReasonStateUnreadable, err: fmt.Errorf("cannot read the record of the first sync: %w", err)}
+	}
+	if settled, _ := firstsync.Says(cm); settled {
+		return nil
+	}
+	return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
+		"cannot save above version %s, which was saved before this StateBackup was there: the first sync of the tier is not over; restore that version, or settle the first sync: cascade approve first-sync",
+		versions[len(versions)-1])}
 }
 
 // keep saves a version under the lock, and deletes old ones.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -240,6 +241,64 @@ func TestFailures(t *testing.T) {
 	}
 	if o, _, err = b.reconcile(); err != nil || ready(o).Reason != v1alpha1.ReasonSucceeded || o.Status.LastVersion != "2-1" {
 		t.Errorf("%+v, %v", o.Status, err)
+	}
+}
+
+// TestRestorePending: a tier that is made anew has its StateBackup from Git, before anybody restores
+// what the former one saved at the same address.
+func TestRestorePending(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, state string
+		former, saves bool
+	}{
+		"Open":    {"nothing is restored yet: an empty tier would be the newest version", "open", true, false},
+		"Adopt":   {"nor is it here", "adopt", true, false},
+		"None":    {"the agent has no record yet", "", true, false},
+		"Settled": {"the tier is whole: only the StateBackup is new", "settled", true, true},
+		"First":   {"nothing was saved there before", "open", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(o *v1alpha1.StateBackup) { o.Spec.KeepLast = 1 })
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap, UID: "record"}, Data: map[string]string{"state": tt.state}}
+			var err error
+			if tt.state == "" {
+				err = b.Client.Delete(t.Context(), cm)
+			} else {
+				err = b.Client.Update(t.Context(), cm)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			at, err := store.Open(t.Context(), b.dir, store.Options{Now: b.Reconciler.Now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{"1-1"}
+			if tt.former {
+				l, err := at.Lock(t.Context(), "former", time.Minute)
+				if err == nil {
+					_, err = at.Save(t.Context(), l, []byte("former"))
+				}
+				if err := errors.Join(err, at.Unlock(t.Context(), l)); err != nil {
+					t.Fatal(err)
+				}
+				if tt.saves {
+					want = []string{"2-1"}
+				}
+			}
+			o, _, err := b.reconcile()
+			if saved := err == nil; saved != tt.saves || !saved && (ready(o).Reason != v1alpha1.ReasonRestorePending || !strings.Contains(ready(o).Message, "version 1-1")) {
+				t.Errorf("%s: %+v, %v", tt.reason, ready(o), err)
+			}
+			versions, err := at.Versions(t.Context())
+			var names []string
+			for _, v := range versions {
+				names = append(names, v.String())
+			}
+			if err != nil || !slices.Equal(names, want) {
+				t.Errorf("%s: the versions are %q, %v, want %q", tt.reason, names, err, want)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/state/store"
+)
+
+// TestChoose: versions that an agent saved of an empty tier, before anybody restored into that what
+// the former one saved at the same address, say nothing of the Clusters of that.
+func TestChoose(t *testing.T) {
+	type version struct {
+		tier, lineage string
+		clusters      int
+	}
+	unreadable := version{tier: "unreadable"}
+	former := version{"former", "then", 2}
+	for name, tt := range map[string]struct {
+		reason   string
+		versions []version
+		asked    string
+		// want is the place of the version, and newer that of the one which it is compared with; -1 is none.
+		want, newer int
+		fails       bool
+	}{
+		"Newest":      {"the newest, as ever", []version{former, former}, "", 1, -1, false},
+		"Empty":       {"an agent saved the new tier", []version{former, {"new", "", 0}, {"new", "begun", 0}}, "", 0, -1, false},
+		"Twice":       {"and another one before it", []version{former, {"first", "", 0}, {"new", "begun", 0}}, "", 0, -1, false},
+		"Removed":     {"the tier had its Clusters removed", []version{former, {"former", "then", 0}}, "", 1, -1, false},
+		"RemovedLong": {"a while ago", []version{{"other", "x", 1}, former, {"former", "then", 0}, {"former", "then", 0}}, "", 3, -1, false},
+		"Restored":    {"the tier was restored elsewhere, and had them removed there", []version{former, {"next", "now then", 0}}, "", 1, -1, false},
+		"NoLineage":   {"nobody led it: any state follows it", []version{{"former", "", 2}, {"next", "", 0}}, "", 1, -1, false},
+		"Unreadable":  {"what it would be compared with is for another key", []version{unreadable, {"new", "", 0}}, "", -1, -1, true},
+		"Asked":       {"what is asked for is compared with the newest that follows it", []version{former, former, former}, "1-1", 0, 2, false},
+		"AskedBelow":  {"not with that of an empty tier", []version{former, former, {"new", "begun", 0}}, "1-1", 0, 1, false},
+		"AskedLast":   {"nor of one in which something is by now", []version{former, {"new", "begun", 1}}, "1-1", 0, -1, false},
+		"AskedNext":   {"but with that of one that went on with it", []version{former, {"next", "now then", 1}}, "1-1", 0, 1, false},
+		"AskedOther":  {"nobody can tell what the newest has", []version{former, unreadable}, "1-1", -1, -1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &restoring{cli: &cli{streams: genericiooptions.IOStreams{Out: &bytes.Buffer{}, ErrOut: &bytes.Buffer{}}, now: time.Now}, version: tt.asked}
+			var versions []store.Version
+			snapshots := map[store.Version]*archive.Snapshot{}
+			for i, is := range tt.versions {
+				v := store.Version{Epoch: int64(i + 1), Number: 1}
+				versions, snapshots[v] = append(versions, v), snapshot(is.tier, is.lineage, is.clusters)
+			}
+			v, s, newer, err := r.choose(versions, "cascade-system", func(v store.Version) (*archive.Snapshot, error) {
+				if s := snapshots[v]; s.Tier != unreadable.tier {
+					return s, nil
+				}
+				return nil, errors.New("it is not for any of the given keys")
+			})
+			if (err != nil) != tt.fails {
+				t.Fatalf("%s: %v", tt.reason, err)
+			}
+			if tt.fails {
+				return
+			}
+			var compared *archive.Snapshot
+			if tt.newer >= 0 {
+				compared = snapshots[versions[tt.newer]]
+			}
+			if v != versions[tt.want] || s != snapshots[v] || newer != compared {
+				t.Errorf("%s: version %s, compared with %+v", tt.reason, v, newer)
+			}
+		})
+	}
+}
+
+// snapshot of a tier that holders led, the last one first.
+func snapshot(tier, lineage string, clusters int) *archive.Snapshot {
+	s := &archive.Snapshot{Tier: tier}
+	for range clusters {
+		s.Objects = append(s.Objects, unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}})
+	}
+	if lineage == "" {
+		return s
+	}
+	var marks []string
+	for _, holder := range strings.Fields(lineage) {
+		marks = append(marks, fmt.Sprintf(`{"epoch":1,"holder":%q}`, holder))
+	}
+	s.Objects = append(s.Objects, unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "cascade-system", "name": "cascade-epoch"},
+		"data": map[string]any{"lineage.json": "[" + strings.Join(marks, ",") + "]"},
+	}})
+	return s
+}
