@@ -745,8 +745,43 @@ func TestDataOf(t *testing.T) {
 	for _, k := range dataOf(u.Object["spec"], "n") {
 		got[k.String()] = true
 	}
-	want := []string{"ConfigMap/n/four", "Secret/n/five", "Secret/n/one", "Secret/n/three", "Secret/n/two"}
+	want := []string{"ConfigMap/n/four", "Secret/n/${var}", "Secret/n/five", "Secret/n/one", "Secret/n/three", "Secret/n/two"}
 	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, want) {
 		t.Errorf("got %q, want %q", names, want)
+	}
+}
+
+// TestNamesWithVariables: a Layer names a Secret for each cluster, which a person put there.
+func TestNamesWithVariables(t *testing.T) {
+	c, o := newFake(t), TakeOptions{}
+	o.defaults()
+	for _, text := range []string{
+		`{apiVersion: cascade.dev/v1alpha1, kind: Layer, metadata: {name: l, namespace: fleet}, spec: {credentials: [{name: git, secretRef: {name: "git-${label_environment}"}}, {name: x, secretRef: {name: "${any}"}}],
+  postBuild: {substituteFrom: [{kind: ConfigMap, name: "${cluster_name:=all}.values"}]}}}`,
+		`{apiVersion: cascade.dev/v1alpha1, kind: Rollout, metadata: {name: r, namespace: fleet}, spec: {publish: {secretRef: {name: proof}}}}`,
+		`{apiVersion: kustomize.toolkit.fluxcd.io/v1, kind: Kustomization, metadata: {name: k, namespace: fleet}, spec: {decryption: {secretRef: {name: "o${ther}"}}}}`,
+		"{apiVersion: v1, kind: Secret, metadata: {name: git-production, namespace: fleet}}", "{apiVersion: v1, kind: Secret, metadata: {name: git-staging, namespace: fleet}}",
+		"{apiVersion: v1, kind: Secret, metadata: {name: other, namespace: fleet}}", "{apiVersion: v1, kind: Secret, metadata: {name: my-git-production, namespace: fleet}}",
+		"{apiVersion: v1, kind: Secret, metadata: {name: git-production, namespace: elsewhere}}", "{apiVersion: v1, kind: Secret, metadata: {name: proof, namespace: fleet}}",
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a.values, namespace: fleet}}", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a-values, namespace: fleet}}",
+	} {
+		if err := c.Create(t.Context(), object(t, text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taken, _, err := o.records(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, u := range taken {
+		names = append(names, keyOf(u).String())
+	}
+	slices.Sort(names)
+	if want := []string{"ConfigMap/fleet/a.values", "Rollout/fleet/r", "Secret/fleet/git-production", "Secret/fleet/git-staging", "Secret/fleet/proof"}; !slices.Equal(names, want) {
+		t.Errorf("saved are %q, want %q", names, want)
+	}
+	if len(o.vague) != 1 || !strings.Contains(o.vague[0], "Layer/fleet/l refers to Secret/fleet/${any}") {
+		t.Errorf("what could be any is told as %q", o.vague)
 	}
 }

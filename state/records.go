@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -35,7 +37,7 @@ var (
 // into a tier by hand before Git can be read, and those that the tier hands to its children.
 func referring() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
-		layers, children,
+		layers, children, rollouts,
 		fluxkustomize.GroupVersion.WithKind(fluxkustomize.KustomizationKind),
 		sourcev1.GroupVersion.WithKind(sourcev1.GitRepositoryKind), sourcev1.GroupVersion.WithKind(sourcev1.OCIRepositoryKind),
 		sourcev1.GroupVersion.WithKind(sourcev1.BucketKind), sourcev1.GroupVersion.WithKind(sourcev1.HelmRepositoryKind),
@@ -49,11 +51,20 @@ func referring() []schema.GroupVersionKind {
 // and what a parent has on record of this tier is that parent's.
 func (o *TakeOptions) records(ctx context.Context, c client.Reader) (records []*unstructured.Unstructured, marks []epoch.Mark, err error) {
 	take := func(u *unstructured.Unstructured) { records = append(records, saved(u, graph.Portable(u))) }
-	wanted := map[key]bool{}
+	wanted, named := map[key]bool{}, map[key]*regexp.Regexp{}
+	o.vague = nil
 	for _, kind := range referring() {
 		err := each(ctx, c, kind, func(u *unstructured.Unstructured) {
 			for _, k := range dataOf(u.Object["spec"], u.GetNamespace()) {
-				wanted[k] = true
+				switch {
+				case !strings.Contains(k.Name, "$"):
+					wanted[k] = true
+				case kind != layers: // it means what it says, and nothing has such a name
+				case named[k] == nil:
+					if named[k] = pattern(k.Name); named[k] == nil {
+						o.vague = append(o.vague, fmt.Sprintf("%s refers to %s, which could be any: it is not saved for that; give the name a part that has no variable", keyOf(u), k))
+					}
+				}
 			}
 			if kind == children {
 				take(u)
@@ -97,10 +108,19 @@ func (o *TakeOptions) records(ctx context.Context, c client.Reader) (records []*
 		// It has no Cluster here to be saved with, and is the only way to it.
 		wanted[key{secrets.GroupKind(), client.ObjectKey{Namespace: name.Namespace, Name: clusterapi.KubeconfigSecret(name.Name)}}] = true
 	}
+	maps.DeleteFunc(named, func(_ key, r *regexp.Regexp) bool { return r == nil })
+	isNamed := func(u *unstructured.Unstructured) bool {
+		for k, r := range named {
+			if k.GroupKind == u.GroupVersionKind().GroupKind() && k.Namespace == u.GetNamespace() && r.MatchString(u.GetName()) {
+				return true
+			}
+		}
+		return false
+	}
 	for _, gvk := range []schema.GroupVersionKind{secrets, configMaps} {
-		for _, namespace := range namespacesOf(wanted, gvk.GroupKind()) {
+		for _, namespace := range namespacesOf(gvk.GroupKind(), slices.Collect(maps.Keys(wanted)), slices.Collect(maps.Keys(named))) {
 			err := each(ctx, c, gvk, func(u *unstructured.Unstructured) {
-				if wanted[keyOf(u)] {
+				if wanted[keyOf(u)] || isNamed(u) {
 					take(u)
 				}
 			}, client.InNamespace(namespace))
@@ -114,9 +134,29 @@ func (o *TakeOptions) records(ctx context.Context, c client.Reader) (records []*
 	return records, marks, nil
 }
 
-func namespacesOf(wanted map[key]bool, kind schema.GroupKind) []string {
+// variable is one in a name, as a Layer writes it.
+var variable = regexp.MustCompile(`\$\{[^}]*\}`)
+
+// pattern matches all names that a name with variables may become: too many are better than none, as
+// a person put them there. It is nil if nothing of the name is constant.
+func pattern(name string) *regexp.Regexp {
+	constant := variable.Split(name, -1)
+	if strings.Trim(strings.Join(constant, ""), "-.") == "" {
+		return nil
+	}
+	for i := range constant {
+		constant[i] = regexp.QuoteMeta(constant[i])
+	}
+	r, err := regexp.Compile("^" + strings.Join(constant, "[a-z0-9.-]*") + "$")
+	if err != nil {
+		return nil
+	}
+	return r
+}
+
+func namespacesOf(kind schema.GroupKind, keys ...[]key) []string {
 	var out []string
-	for k := range wanted {
+	for _, k := range slices.Concat(keys...) {
 		if k.GroupKind == kind {
 			out = append(out, k.Namespace)
 		}
@@ -126,7 +166,8 @@ func namespacesOf(wanted map[key]bool, kind schema.GroupKind) []string {
 }
 
 // dataOf are the Secrets and ConfigMaps that a spec refers to, in its own namespace: fields
-// named ...secretRef or ...configMapRef, and lists of references that name their kind.
+// named ...secretRef or ...configMapRef, and lists of references that name their kind. Names are as
+// they are written, with variables if they have any.
 func dataOf(v any, namespace string) []key {
 	var out []key
 	name := func(v any) string {
@@ -135,7 +176,7 @@ func dataOf(v any, namespace string) []key {
 		return s
 	}
 	data := func(kind, name string) {
-		if name != "" && !strings.Contains(name, "$") {
+		if name != "" {
 			out = append(out, key{schema.GroupKind{Kind: kind}, client.ObjectKey{Namespace: namespace, Name: name}})
 		}
 	}

@@ -44,6 +44,9 @@ type TakeOptions struct {
 	Warn func(text string)
 	// Wait waits between two readings; nil waits by the clock of the system.
 	Wait func(ctx context.Context, d time.Duration) error
+
+	// vague are the references of the last reading that nobody can follow.
+	vague []string
 }
 
 func (o *TakeOptions) defaults() {
@@ -85,7 +88,7 @@ func Take(ctx context.Context, c client.Reader, o TakeOptions) (*archive.Snapsho
 		case err != nil:
 			return nil, err
 		case len(missing) == 0 || reading == readings || slices.Equal(missing, lacking) && reading > 2:
-			for _, m := range missing {
+			for _, m := range slices.Concat(missing, o.vague) {
 				o.Warn(m)
 			}
 			s.Tier, s.Program, s.Taken = tier, o.Program, o.Now().UTC().Truncate(time.Second)
