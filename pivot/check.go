@@ -67,7 +67,7 @@ func check(f CheckFacts) []Problem {
 			say(ReasonHalfProvisioned, "Cluster %s is still being built", c.Key())
 		}
 		if other := u.GetAnnotations()[v1alpha1.PivotAnnotation]; other != "" && other != j.ID {
-			say(ReasonPivotConflict, "pivot %s has Cluster %s", other, c.Key())
+			say(ReasonPivotConflict, "pivot %s has Cluster %s; if no journal of it is left, as after a restore, take annotation %s off the Cluster", other, c.Key(), v1alpha1.PivotAnnotation)
 		}
 		if by := ownerOf(u); by != "" && !f.Recorded {
 			say(ReasonOwnerNotHeld, "%s declares Cluster %s, and no agent of Cascade has a record here: suspend what applies it", by, c.Key())

@@ -385,7 +385,7 @@ func (p *planner) cluster(s *Step) {
 		case s.saved.GetDeletionTimestamp() != nil:
 			s.Reason, s.Why = ReasonWasDeleting, "it was being deleted when the state was saved: it stays paused; delete it, or resume it"
 		case isMoving(s.saved):
-			s.Reason, s.Why = ReasonMovedAway, "it was on its way to another management cluster when the state was saved: it stays paused; find out which one has it"
+			s.Reason, s.Why = ReasonMovedAway, "it was on its way to another management cluster when the state was saved: it stays paused; find out which one has it; if none has, take the annotation "+v1alpha1.PivotAnnotation+" off it together with spec.paused, and its marks from ConfigMap "+v1alpha1.FirstSyncConfigMap
 		}
 		return
 	}

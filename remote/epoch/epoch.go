@@ -159,9 +159,12 @@ func (t *Tier) Look(ctx context.Context) ([]Mark, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, _, _, err := t.read(ctx)
+	all, _, absent, err := t.read(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if absent { // somebody deleted it: it is written again, with all that this process knows
+		return t.above(ctx, known[0].Epoch)
 	}
 	lineage := known[:1:1]
 	for _, m := range all {
@@ -187,7 +190,7 @@ func (t *Tier) read(ctx context.Context) (marks []Mark, cm *corev1.ConfigMap, ab
 	}
 	if text := cm.Data[lineageKey]; text != "" {
 		if err := json.Unmarshal([]byte(text), &marks); err != nil {
-			return nil, nil, false, fmt.Errorf("cannot parse the epoch of this tier: %w; repair ConfigMap %s/%s, or delete it if no other process seeds the children of this tier",
+			return nil, nil, false, fmt.Errorf("cannot parse the epoch of this tier: %w; repair ConfigMap %s/%s, or delete it and, once no other management cluster seeds the children of this tier, run: cascade approve take-over --all",
 				err, t.namespace, v1alpha1.EpochConfigMap)
 		}
 	}
@@ -219,6 +222,13 @@ func (t *Tier) above(ctx context.Context, least int64) ([]Mark, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.mu.Lock()
+	for _, m := range t.lineage { // who is not on record any more led the tier all the same
+		if !slices.ContainsFunc(before, func(b Mark) bool { return b.Holder == m.Holder }) {
+			before = append(before, m)
+		}
+	}
+	t.mu.Unlock()
 	lineage := next(before, t.holder, least)
 	text, err := json.Marshal(lineage)
 	if err != nil {

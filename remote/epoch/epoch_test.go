@@ -217,3 +217,40 @@ func (r *reading) Get(_ context.Context, _ client.ObjectKey, into client.Object,
 	r.old.DeepCopyInto(into.(*corev1.ConfigMap))
 	return nil
 }
+
+// TestDeleted: somebody deletes the record while a process leads the tier. Those that led it before
+// are still its predecessors, or their marks in children would be another management cluster's.
+func TestDeleted(t *testing.T) {
+	for name, write := range map[string]func(*Tier) error{
+		"Begin": func(tier *Tier) error { _, err := tier.Begin(t.Context()); return err },
+		"Raise": func(tier *Tier) error { return tier.Raise(t.Context(), Mark{Epoch: 7}) },
+		"Look":  func(tier *Tier) error { _, err := tier.Look(t.Context()); return err },
+	} {
+		c := fake.NewClientBuilder().Build()
+		if _, err := NewTier(c, "ns", "before").Lineage(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tier := NewTier(c, "ns", "own")
+		if _, err := tier.Lineage(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		cm := &corev1.ConfigMap{}
+		cm.Namespace, cm.Name = "ns", v1alpha1.EpochConfigMap
+		if err := c.Delete(t.Context(), cm); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(tier); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		known, err := tier.Lineage(t.Context())
+		if err != nil || Judge(known, Mark{1, "before"}) != Succeeded {
+			t.Errorf("%s: this process knows %v, %v", name, known, err)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(cm), cm); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if marks, err := MarksOf(cm); err != nil || Judge(marks, Mark{1, "before"}) != Succeeded || Judge(marks, known[0]) != Own {
+			t.Errorf("%s: on record are %v, %v", name, marks, err)
+		}
+	}
+}
