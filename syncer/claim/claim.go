@@ -106,8 +106,6 @@ type claims struct {
 	self inventory.Entry
 	// superseded: self applies what it no longer declares.
 	superseded bool
-	// owners are those whose inventories count, by id, wherever they apply.
-	owners map[string]client.Object
 	// declared and again are owners by the objects' ids without namespaces.
 	declared, again map[string][]claim
 	// unsure are owners of which it is not known yet what they declare.
@@ -204,13 +202,15 @@ func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.
 
 // recording are the owners that have an object of some cluster in their inventories: those
 // first that are known to be about the one that is asked about, then those that are akin, and
-// then by name.
+// then by name. All are of one moment, that of the survey's list or a later one: of what
+// was handed over since, the new owner may not have been in that list.
 func (c *claims) recording(rest string, e, except inventory.Entry) []client.Object {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	var owners []client.Object
 	for _, by := range c.of.index.owners[rest] {
-		if o := c.owners[by.owner.ID()]; o != nil && by.matches(e, except) {
+		id := by.owner.ID()
+		if o := c.of.index.known[id].owner; id != c.self.ID() && o.GetDeletionTimestamp().IsZero() && by.matches(e, except) {
 			owners = append(owners, o)
 		}
 	}
@@ -290,6 +290,29 @@ func onRecord(o client.Object) *target.Ref {
 		return nil
 	}
 	return &ref
+}
+
+// current reads all owners from the cache, and brings the index up to them.
+func (c *Claims) current(ctx context.Context) ([]client.Object, error) {
+	c.mu.Lock()
+	before := c.index.updates
+	c.mu.Unlock()
+	// The first list of a kind waits for the cache, so it is not made under the lock.
+	owners, err := c.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.index.updates != before {
+		// The index may be newer than this list by now. Taken back to it, it would not have
+		// what owners recorded since, and others who ask it meanwhile delete that.
+		if owners, err = c.list(ctx); err != nil {
+			return nil, err
+		}
+	}
+	c.index.update(owners)
+	return owners, nil
 }
 
 // list reads all owners from the cache. They must not be changed.

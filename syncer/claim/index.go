@@ -10,15 +10,17 @@ import (
 
 // index has the inventories of all owners by the objects in them, so that a plan does
 // not read thousands of inventories to find out about a few objects. It is brought up to
-// date by the resource versions of the owners.
+// date by the resource versions of the owners. updates counts how often.
 type index struct {
-	known map[string]*indexed
+	updates int
+	known   map[string]*indexed
 	// owners of an object, by its id without the namespace.
 	owners map[string]map[string]claim
 }
 
 // indexed is what the index has of an owner.
 type indexed struct {
+	owner   client.Object
 	version string
 	rests   []string
 	// below are the owners in the inventory.
@@ -26,8 +28,10 @@ type indexed struct {
 	seen  bool
 }
 
-// update brings the index up to what owners have recorded now.
+// update brings the index up to what owners have recorded now: all that there are, in a
+// list that is no older than that of the update before.
 func (x *index) update(owners []client.Object) {
+	x.updates++
 	if x.known == nil {
 		x.known, x.owners = map[string]*indexed{}, map[string]map[string]claim{}
 	}
@@ -40,7 +44,7 @@ func (x *index) update(owners []client.Object) {
 			continue
 		}
 		x.drop(id)
-		now := &indexed{version: version(o), seen: true}
+		now := &indexed{owner: o, version: version(o), seen: true}
 		for _, ref := range recorded(o) {
 			namespace, rest := split(ref.ID)
 			if x.owners[rest] == nil {

@@ -80,12 +80,12 @@ type visit struct {
 
 // claims finds out about all owners.
 func (s *survey) claims(ctx context.Context) (*claims, error) {
-	owners, err := s.list(ctx)
+	owners, err := s.current(ctx)
 	if err != nil {
 		return nil, err
 	}
 	self := EntryOf(s.self)
-	s.found = &claims{of: s, self: self, owners: map[string]client.Object{}, declared: map[string][]claim{}, again: map[string][]claim{}}
+	s.found = &claims{of: s, self: self, declared: map[string][]claim{}, again: map[string][]claim{}}
 	s.live, s.seen = make(map[string]client.Object, len(owners)), map[string]bool{}
 	s.parent = parentOf(s.self)
 	for _, o := range owners {
@@ -94,14 +94,10 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 		if e.ID() == self.ID() || !o.GetDeletionTimestamp().IsZero() {
 			continue
 		}
-		s.found.owners[e.ID()] = o
 		if !s.drops(o) {
 			s.queue = append(s.queue, visit{owner: o})
 		}
 	}
-	s.mu.Lock()
-	s.index.update(owners)
-	s.mu.Unlock()
 	if err := s.missing(ctx); err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -277,6 +278,82 @@ func TestOneRevision(t *testing.T) {
 			}})(t.Context(), has("a").Entries[0], inventory.Entry{})
 			if err != nil || !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestSurveysTogether: while one survey lists owners, or has listed them, ConfigMap x/a
+// changes hands and another survey looks. Both are told of who has it now.
+func TestSurveysTogether(t *testing.T) {
+	later := func(k *kustomizev1.Kustomization) { k.ResourceVersion = "1000" }
+	for name, tc := range map[string]struct {
+		reason string
+		// before and after are what there is besides the ones that ask.
+		before, after []client.Object
+		// listed: it happens after the first survey listed, when it asks.
+		listed bool
+	}{
+		"Recorded": {
+			reason: "an owner recorded it", before: []client.Object{of("new", "two")}, after: []client.Object{of("new", "two", recording("x_a__ConfigMap"), later)},
+		},
+		"Made": {
+			reason: "the owner did not exist", after: []client.Object{of("new", "two", recording("x_a__ConfigMap"), later)},
+		},
+		"HandedOver": {
+			reason: "the owner in the list gave it to one that is not in it", listed: true,
+			before: []client.Object{of("former", "three", recording("x_a__ConfigMap"))},
+			after:  []client.Object{of("former", "three", later), of("new", "two", recording("x_a__ConfigMap"), later)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			build := func(owners []client.Object) client.WithWatch {
+				return fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(owners, of("old", "one", recording("x_a__ConfigMap")))...).Build()
+			}
+			cache, meanwhile := build(tc.before), func() {}
+			claims := &Claims{Kustomizations: sources{}, Now: func() time.Time { return noon }}
+			claims.Client = interceptor.NewClient(cache, interceptor.Funcs{List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				err := cache.List(ctx, list, opts...)
+				if _, last := list.(*helmv2.HelmReleaseList); last {
+					now := meanwhile
+					meanwhile = func() {}
+					now()
+				}
+				return err
+			}})
+			on := func(asks apply.Claims, name string) apply.Claim {
+				t.Helper()
+				claim, err := asks(t.Context(), has(name).Entries[0], inventory.Entry{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return claim
+			}
+			ask := func() apply.Claims { return claims.Except(of("old", "one"), target.Ref{}, Applied{}) }
+			first, second := ask(), ask()
+			change := func() {
+				cache = build(tc.after)
+				on(second, "b")
+			}
+			if tc.listed {
+				on(first, "b")
+				change()
+			} else {
+				meanwhile = change
+				on(first, "b")
+			}
+			want := apply.Claim{Owner: "Kustomization/apps/new"}
+			if got := on(second, "a"); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: the second is told %+v, want %+v", tc.reason, got, want)
+			}
+			if got := on(first, "a"); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: the first is told %+v, want %+v", tc.reason, got, want)
 			}
 		})
 	}
