@@ -100,7 +100,7 @@ func (h *helm) render(ctx context.Context, crds definitions, f func(sandbox.Rend
 		}
 		// What the cluster can do is asked after definitions were applied.
 		var err error
-		if h.cfg.Capabilities, err = h.session.capabilities(r.Original, r.Values, h.Now()); err != nil {
+		if h.cfg.Capabilities, err = h.session.capabilities(ctx, r.Original, r.Values, h.Now()); err != nil {
 			return err
 		}
 		return f(r)

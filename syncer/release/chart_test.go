@@ -1,15 +1,19 @@
 package release
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"helm.sh/helm/v4/pkg/chart/common"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/discovery"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -67,15 +71,104 @@ func TestCapabilities(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			served := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}, FakedServerVersion: &version.Info{GitVersion: "v1.33.0"}}
 			served.Resources = []*metav1.APIResourceList{{GroupVersion: "v1"}}
-			s := &session{discovery: memory.NewMemCacheClient(served)}
-			if _, err := s.capabilities(&chart.Chart{}, nil, at); err != nil {
+			s := &session{discovery: served}
+			if _, err := s.capabilities(t.Context(), &chart.Chart{}, nil, at); err != nil {
 				t.Fatal(err)
 			}
 			served.Resources = append(served.Resources, &metav1.APIResourceList{GroupVersion: "example.com/v1"})
-			got, err := s.capabilities(tc.chart, tc.values, at.Add(tc.after))
+			got, err := s.capabilities(t.Context(), tc.chart, tc.values, at.Add(tc.after))
 			if err != nil || got.APIVersions.Has("example.com/v1") != tc.want {
 				t.Errorf("%s: %v, %v", tc.reason, got.APIVersions, err)
 			}
 		})
+	}
+}
+
+// TestQuestion: releases of one session ask an API server, a second after each other. It takes
+// a minute for each answer.
+func TestQuestion(t *testing.T) {
+	hangs := errors.New("no answer")
+	type asks struct {
+		anew  bool
+		gives time.Duration
+		// after how many seconds from the begin it has what, or how it failed.
+		after time.Duration
+		got   int
+		err   error
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		asks   []asks
+		times  int
+	}{
+		"Shared":  {"one asks for all", nil, []asks{{after: 60, got: 1}, {after: 60, got: 1}, {after: 60, got: 1}}, 1},
+		"Failed":  {"a server that hangs costs each one timeout", hangs, []asks{{after: 60, err: hangs}, {after: 60, err: hangs}, {after: 60, err: hangs}}, 1},
+		"Leaves":  {"nobody waits for longer than there is time", nil, []asks{{after: 60, got: 1}, {gives: 9, after: 10, err: context.DeadlineExceeded}}, 1},
+		"GaveUp":  {"who had no time says nothing of the server", nil, []asks{{gives: 10, after: 10, err: context.DeadlineExceeded}, {after: 70, got: 2}, {after: 70, got: 2}}, 2},
+		"Anew":    {"what was asked before does not count, for all who came meanwhile", nil, []asks{{anew: true, after: 60, got: 1}, {anew: true, after: 120, got: 2}, {anew: true, after: 120, got: 2}, {after: 60, got: 1}}, 2},
+		"AnewBad": {"but a failure does", hangs, []asks{{anew: true, after: 60, err: hangs}, {anew: true, after: 60, err: hangs}}, 1},
+		"Later":   {"the next attempt asks again", hangs, []asks{{gives: 3600, after: 60, err: hangs}, 61: {after: 121, err: hangs}}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var q question[int]
+				var all sync.WaitGroup
+				begin, times := time.Now(), 0
+				for n, a := range tc.asks {
+					if a.after == 0 {
+						continue
+					}
+					all.Go(func() {
+						time.Sleep(time.Duration(n) * time.Second)
+						ctx := t.Context()
+						if a.gives > 0 {
+							var cancel func()
+							ctx, cancel = context.WithTimeout(ctx, a.gives*time.Second)
+							defer cancel()
+						}
+						got, err := q.answer(ctx, time.Now(), a.anew, func() (int, error) {
+							times++
+							mine := times
+							select {
+							case <-time.After(time.Minute):
+								return mine, tc.err
+							case <-ctx.Done():
+								return 0, ctx.Err()
+							}
+						})
+						if after := time.Since(begin); !errors.Is(err, a.err) || err == nil && got != a.got || after != a.after*time.Second {
+							t.Errorf("%s: number %d has %d, %v after %s; want %d, %v after %s", tc.reason, n, got, err, after, a.got, a.err, a.after*time.Second)
+						}
+					})
+				}
+				all.Wait()
+				if times != tc.times {
+					t.Errorf("%s: it was asked %d times, want %d", tc.reason, times, tc.times)
+				}
+			})
+		})
+	}
+}
+
+// impatient is discovery that ends its caller's context, after which groups are missing.
+type impatient struct {
+	*fakediscovery.FakeDiscovery
+	end func()
+}
+
+func (i impatient) ServerGroupsAndResourcesWithContext(context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	i.end()
+	return nil, []*metav1.APIResourceList{{GroupVersion: "v1"}}, &discovery.ErrGroupDiscoveryFailed{}
+}
+
+// TestCapabilitiesWithin: discovery ends with its caller, and what there was no time for is
+// not taken for missing.
+func TestCapabilitiesWithin(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	served := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}, FakedServerVersion: &version.Info{GitVersion: "v1.33.0"}}
+	s := &session{discovery: impatient{served, cancel}}
+	if got, err := s.capabilities(ctx, &chart.Chart{}, nil, at); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -2,6 +2,7 @@ package release
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,8 @@ import (
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/kube"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/discovery"
@@ -36,9 +39,6 @@ const (
 	// connection, and the session of the one before is useless.
 	mostSessions = 256
 	sessionHolds = time.Hour
-	// versionHolds is how long the version of an API server is taken to stay, and what it
-	// serves.
-	versionHolds = 10 * time.Minute
 )
 
 // session is what Helm needs to act on one cluster as one user. It is opened
@@ -46,16 +46,14 @@ const (
 type session struct {
 	cluster   *apply.Cluster
 	config    *rest.Config
-	discovery discovery.CachedDiscoveryInterface
+	discovery discovery.DiscoveryInterface
 	clientset *kubernetes.Clientset
 	dynamic   dynamic.Interface
+	// used is guarded by sessions.
+	used time.Time
 
-	mu      sync.Mutex
-	used    time.Time
-	version *common.KubeVersion
-	asked   time.Time
-	apis    common.VersionSet
-	listed  time.Time
+	version question[common.KubeVersion]
+	apis    question[common.VersionSet]
 }
 
 // sessions by connection. A new connection has a new session.
@@ -117,34 +115,49 @@ func open(c *apply.Cluster) (*session, error) {
 	}
 	return &session{
 		cluster: c, config: config, clientset: clientset, dynamic: dynamicClient,
-		discovery: memory.NewMemCacheClient(clientset.Discovery()),
+		discovery: clientset.Discovery(),
 	}, nil
 }
 
 // capabilities tells templates what the cluster is and serves. The list of APIs
 // is asked for anew if the chart looks at it, because what serves a new API may
 // have been installed a moment ago.
-func (s *session) capabilities(c *chart.Chart, values map[string]any, now time.Time) (*common.Capabilities, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.version == nil || now.Sub(s.asked) > versionHolds {
-		v, err := s.discovery.ServerVersion()
+func (s *session) capabilities(ctx context.Context, c *chart.Chart, values map[string]any, now time.Time) (*common.Capabilities, error) {
+	served := discoveryWithin{s.discovery, ctx}
+	kube, err := s.version.answer(ctx, now, false, func() (common.KubeVersion, error) {
+		v, err := served.ServerVersion()
 		if err != nil {
-			return nil, fmt.Errorf("could not get server version from Kubernetes: %w", err)
+			return common.KubeVersion{}, fmt.Errorf("could not get server version from Kubernetes: %w", err)
 		}
-		s.version, s.asked = &common.KubeVersion{Version: v.GitVersion, Major: v.Major, Minor: v.Minor}, now
+		return common.KubeVersion{Version: v.GitVersion, Major: v.Major, Minor: v.Minor}, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if s.apis == nil || now.Sub(s.listed) > versionHolds || mentions(c, values, "Capabilities") {
-		s.discovery.Invalidate()
-		apis, err := action.GetVersionSet(s.discovery)
-		if err != nil {
-			return nil, err
-		}
-		s.apis, s.listed = apis, now
+	apis, err := s.apis.answer(ctx, now, mentions(c, values, "Capabilities"), func() (common.VersionSet, error) { return action.GetVersionSet(served) })
+	if err != nil {
+		return nil, err
 	}
-	return &common.Capabilities{
-		KubeVersion: *s.version, APIVersions: s.apis, HelmVersion: common.DefaultCapabilities.HelmVersion,
-	}, nil
+	return &common.Capabilities{KubeVersion: kube, APIVersions: apis, HelmVersion: common.DefaultCapabilities.HelmVersion}, nil
+}
+
+// discoveryWithin is discovery that ends with a context.
+type discoveryWithin struct {
+	discovery.DiscoveryInterface
+	ctx context.Context
+}
+
+func (d discoveryWithin) ServerVersion() (*version.Info, error) {
+	return discovery.ToServerVersionInterfaceWithContext(d.DiscoveryInterface).ServerVersionWithContext(d.ctx)
+}
+
+func (d discoveryWithin) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	groups, resources, err := discovery.ToServerResourcesInterfaceWithContext(d.DiscoveryInterface).ServerGroupsAndResourcesWithContext(d.ctx)
+	if d.ctx.Err() != nil {
+		// Groups that there was no time for are not missing.
+		return nil, nil, d.ctx.Err()
+	}
+	return groups, resources, err
 }
 
 // mentions reports whether a word is in a template of the chart, or in a file or a
@@ -194,9 +207,10 @@ var (
 // copy, because the builder of requests writes into it.
 func (s *session) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(s.config), nil }
 
-// ToDiscoveryClient implements the getter.
+// ToDiscoveryClient implements the getter. Each gets a cache of its own: who reads one
+// holds its lock over the request.
 func (s *session) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
-	return s.discovery, nil
+	return memory.NewMemCacheClient(s.discovery), nil
 }
 
 // ToRESTMapper implements the getter: the connection's own mapper, which finds
