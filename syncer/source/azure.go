@@ -22,6 +22,7 @@ import (
 	azblobmodel "github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/bloberror"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
+	"github.com/fluxcd/pkg/auth"
 	azureauth "github.com/fluxcd/pkg/auth/azure"
 )
 
@@ -172,7 +173,7 @@ func (o BucketOrigin) azureChain(ctx context.Context, base azcore.ClientOptions)
 		}
 	}
 	if o.Workload != nil {
-		chain = append(chain, azureauth.NewTokenCredential(AllowNetwork(ctx), o.Workload.options(o)...))
+		chain = append(chain, workloadCredential{ctx, o})
 	}
 	if len(chain) == 0 {
 		return nil, nil
@@ -185,6 +186,19 @@ func (o BucketOrigin) azureChain(ctx context.Context, base azcore.ClientOptions)
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider azure: %w", err)
 	}
 	return token, nil
+}
+
+// workloadCredential is that of the workload of a bucket.
+type workloadCredential struct {
+	ctx context.Context
+	of  BucketOrigin
+}
+
+// GetToken implements azcore.TokenCredential. The library has no context to give.
+func (w workloadCredential) GetToken(_ context.Context, of policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return byWorkload(w.ctx, w.of, func(options []auth.Option) (azcore.AccessToken, error) {
+		return azureauth.NewTokenCredential(AllowNetwork(w.ctx), options...).GetToken(w.ctx, of)
+	})
 }
 
 // ownLogin are options for a login of the agent or its node. The proxy of an object is not for that: the service of a machine

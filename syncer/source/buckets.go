@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/auth"
+	"github.com/fluxcd/pkg/cache"
 	"github.com/fluxcd/pkg/sourceignore"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,22 +83,31 @@ type Workload struct {
 	Key    Key
 }
 
-// options of the library, none without a workload.
-func (w *Workload) options(o BucketOrigin) []auth.Option {
-	if w == nil {
-		return nil
-	}
-	var options []auth.Option
-	if w.Logins != nil {
-		options = w.Logins.options(w.ServiceAccount, o.Proxy, w.Client, w.Key)
-	}
+// byWorkload gets something from a cloud with the options of the library, which are none without
+// a workload.
+func byWorkload[T any](ctx context.Context, o BucketOrigin, get func([]auth.Option) (T, error)) (T, error) {
+	var more []auth.Option
 	if o.Region != "" {
-		options = append(options, auth.WithSTSRegion(o.Region))
+		more = append(more, auth.WithSTSRegion(o.Region))
 	}
 	if o.STS != nil {
-		options = append(options, auth.WithSTSEndpoint(o.STS.Endpoint))
+		more = append(more, auth.WithSTSEndpoint(o.STS.Endpoint))
 	}
-	return options
+	w := o.Workload
+	switch {
+	case w == nil:
+		return get(nil)
+	case w.Logins == nil:
+		return get(more)
+	}
+	as := account{w.ServiceAccount, o.Proxy, w.Client, w.Key}
+	place := o.Region
+	if o.STS != nil {
+		place += " " + o.STS.Endpoint
+	}
+	return inLine(ctx, &w.Logins.lines, as.line(o.Provider, place), func(tokens *cache.TokenCache) (T, error) {
+		return get(append(as.options(tokens), more...))
+	})
 }
 
 // account is the service account that acts, empty for the agent.

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fluxcd/pkg/auth"
 	gcpauth "github.com/fluxcd/pkg/auth/gcp"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
@@ -66,7 +67,7 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 			if err := o.way().forIdentity(o.Workload.account()); err != nil {
 				return nil, err
 			}
-			tokens = gcpauth.NewTokenSource(AllowNetwork(ctx), o.Workload.options(o)...)
+			tokens = workloadTokens{ctx, o}
 		}
 		client.Transport = &oauth2.Transport{Source: oauth2.ReuseTokenSource(nil, tokens), Base: inner}
 	}
@@ -75,6 +76,19 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 		return nil, failf(ReasonBucketFailed, "cannot read buckets: %w", err)
 	}
 	return &gcs{service: service, name: o.Bucket, idle: transport.CloseIdleConnections}, nil
+}
+
+// workloadTokens are those of the workload of a bucket.
+type workloadTokens struct {
+	ctx context.Context
+	of  BucketOrigin
+}
+
+// Token implements oauth2.TokenSource.
+func (w workloadTokens) Token() (*oauth2.Token, error) {
+	return byWorkload(w.ctx, w.of, func(options []auth.Option) (*oauth2.Token, error) {
+		return gcpauth.NewTokenSource(AllowNetwork(w.ctx), options...).Token()
+	})
 }
 
 // scope of a token that is asked for.

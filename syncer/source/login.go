@@ -29,27 +29,18 @@ import (
 // Logins gets short-lived credentials from providers and keeps each for most of its
 // life. It is safe for concurrent use.
 type Logins struct {
-	cache *cache.TokenCache
+	lines lines
 	now   func() time.Time
 	// appTimeout bounds a request for a token of a GitHub App.
 	appTimeout time.Duration
 }
 
-// NewLogins keeps at most this many tokens, each at most this long.
+// NewLogins keeps the tokens of at most this many logins, each at most this long.
 func NewLogins(most int, longest time.Duration, now func() time.Time) (*Logins, error) {
 	// An object may use the service accounts of its namespace: the owner of the
 	// namespace and the cloud decide what these may read.
 	auth.EnableObjectLevelWorkloadIdentity()
-	tokens, err := cache.NewTokenCache(most, cache.WithMaxDuration(longest))
-	if err != nil {
-		return nil, fmt.Errorf("cannot create token cache: %w", err)
-	}
-	return &Logins{cache: tokens, now: now, appTimeout: 30 * time.Second}, nil
-}
-
-// involved names the object that needs a login, for the metrics of the cache.
-func involved(key Key) cache.InvolvedObject {
-	return cache.InvolvedObject{Kind: key.Kind, Name: key.Name, Namespace: key.Namespace, Operation: cache.OperationReconcile}
+	return &Logins{lines: lines{most: most, longest: longest}, now: now, appTimeout: 30 * time.Second}, nil
 }
 
 // networkKey marks a context.
@@ -74,7 +65,6 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 	if err != nil {
 		return nil, failf(ReasonURLInvalid, "cannot parse URL")
 	}
-	options := append(l.options(serviceAccount, way.Proxy, c, key), auth.WithGitURL(*u))
 	var from auth.GitCredentialsProvider
 	var to audience
 	switch provider {
@@ -88,27 +78,51 @@ func (l *Logins) Cloud(ctx context.Context, provider, repository, serviceAccount
 	if err := cmp.Or(to.checkURL(u), way.forIdentity(serviceAccount)); err != nil {
 		return nil, err
 	}
-	got, err := auth.GetGitCredentials(AllowNetwork(ctx), from, options...)
+	repository, err = from.ParseGitRepository(u)
+	if err != nil {
+		return nil, failf(ReasonURLInvalid, "cannot use the URL with provider %s: %w", provider, err)
+	}
+	as := account{serviceAccount, way.Proxy, c, key}
+	got, err := inLine(ctx, &l.lines, as.line(provider, repository), func(tokens *cache.TokenCache) (*auth.GitCredentials, error) {
+		return auth.GetGitCredentials(AllowNetwork(ctx), from, append(as.options(tokens), auth.WithGitURL(*u))...)
+	})
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a token from provider %s: %w", provider, err)
 	}
 	return &Login{Username: got.Username, Password: got.Password, BearerToken: got.BearerToken, Identity: identityOf(provider, serviceAccount, key)}, nil
 }
 
-// options returns the library's options for one object, which acts as a service account
-// of its namespace or, without one, as the agent. The proxy is the object's, and not for
-// the agent: services that know it by its machine are asked in plain text.
-func (l *Logins) options(serviceAccount string, proxy *url.URL, c client.Client, key Key) []auth.Option {
-	options := []auth.Option{
-		auth.WithClient(c), auth.WithServiceAccountNamespace(key.Namespace), auth.WithCache(*l.cache, involved(key)),
+// account is what an object acts as: a service account of its namespace or, without a
+// name, the agent. The proxy is the object's, and not for the agent: services that know it
+// by its machine are asked in plain text.
+type account struct {
+	name   string
+	proxy  *url.URL
+	client client.Client
+	key    Key
+}
+
+// options returns those of the library.
+func (a account) options(tokens *cache.TokenCache) []auth.Option {
+	options := []auth.Option{auth.WithClient(a.client), auth.WithServiceAccountNamespace(a.key.Namespace)}
+	if tokens != nil {
+		options = append(options, auth.WithCache(*tokens, cache.InvolvedObject{}))
 	}
-	if serviceAccount != "" {
-		options = append(options, auth.WithServiceAccountName(serviceAccount))
+	if a.name != "" {
+		options = append(options, auth.WithServiceAccountName(a.name))
 	}
-	if proxy != nil && serviceAccount != "" {
-		options = append(options, auth.WithProxyURL(*proxy))
+	if a.proxy != nil && a.name != "" {
+		options = append(options, auth.WithProxyURL(*a.proxy))
 	}
 	return options
+}
+
+// line is that of all who ask the same service for the same token.
+func (a account) line(provider, place string) string {
+	if a.name == "" {
+		return fmt.Sprintf("%q %q", provider, place)
+	}
+	return fmt.Sprintf("%q %q %q %q %q", provider, place, a.key.Namespace, a.name, a.proxy)
 }
 
 // identityOf is equal for objects that act as the same identity.
@@ -139,13 +153,17 @@ func (l *Logins) Registry(ctx context.Context, provider, repository, serviceAcco
 		return nil, failf(ReasonInvalidProvider, "cannot use spec.provider %q: it is not one of generic, aws, azure, gcp", provider)
 	}
 	// The provider knows its registries.
-	if _, err := from.ParseArtifactRepository(at); err != nil {
+	registry, err := from.ParseArtifactRepository(at)
+	if err != nil {
 		return nil, failf(ReasonCredentialRefused, "cannot use the identity of the cloud: %w; use a Secret, or correct the URL", err)
 	}
 	if err := way.forIdentity(serviceAccount); err != nil {
 		return nil, err
 	}
-	got, err := auth.GetArtifactRegistryCredentials(AllowNetwork(ctx), from, at, l.options(serviceAccount, way.Proxy, c, key)...)
+	as := account{serviceAccount, way.Proxy, c, key}
+	got, err := inLine(ctx, &l.lines, as.line(provider, registry), func(tokens *cache.TokenCache) (*auth.ArtifactRegistryCredentials, error) {
+		return auth.GetArtifactRegistryCredentials(AllowNetwork(ctx), from, at, as.options(tokens)...)
+	})
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider %s: %w", provider, err)
 	}
@@ -173,7 +191,7 @@ func HasGitHubApp(secret map[string][]byte) bool {
 
 // GitHubApp gets a login as an installation of a GitHub App, for a repository at the
 // same GitHub.
-func (l *Logins) GitHubApp(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL, key Key) (*Login, error) {
+func (l *Logins) GitHubApp(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL) (*Login, error) {
 	app, err := l.newApp(secret, proxy)
 	if err != nil {
 		return nil, err
@@ -182,16 +200,22 @@ func (l *Logins) GitHubApp(ctx context.Context, repository string, secret map[st
 		return nil, err
 	}
 	identity := app.identity(secret)
-	token, _, err := l.cache.GetOrSet(ctx, "github "+identity, func(ctx context.Context) (cache.Token, error) {
-		// The cache is locked meanwhile, for all: the timeout of the object is that of its clone.
-		ctx, cancel := context.WithTimeout(ctx, l.appTimeout)
-		defer cancel()
-		return app.token(ctx)
-	}, cache.WithInvolvedObject(key.Kind, key.Name, key.Namespace, cache.OperationReconcile))
+	token, err := inLine(ctx, &l.lines, fmt.Sprintf("github %q %q", identity, proxy), func(tokens *cache.TokenCache) (*installationToken, error) {
+		token, _, err := tokens.GetOrSet(ctx, "", func(ctx context.Context) (cache.Token, error) {
+			// The timeout of the object is that of its clone.
+			ctx, cancel := context.WithTimeout(ctx, l.appTimeout)
+			defer cancel()
+			return app.token(ctx)
+		})
+		if err != nil {
+			return nil, err
+		}
+		return token.(*installationToken), nil
+	})
 	if err != nil {
 		return nil, failf(ReasonAuthenticationFailed, "cannot get a token of the GitHub App: %w", err)
 	}
-	return &Login{Username: "x-access-token", Password: token.(*installationToken).Token, Identity: identity}, nil
+	return &Login{Username: "x-access-token", Password: token.Token, Identity: identity}, nil
 }
 
 // app sends requests to GitHub's API as an app.

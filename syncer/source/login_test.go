@@ -7,12 +7,14 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -136,7 +138,7 @@ func TestGitHubApp(t *testing.T) {
 		"BadURL":       {"a URL that is none", secret("githubAppBaseURL", "api.github.com"), source.ReasonInvalidProvider},
 	} {
 		t.Run(name, func(t *testing.T) {
-			login, err := logins(t).GitHubApp(t.Context(), git.HTTPURL("fleet"), tc.secret, nil, object())
+			login, err := logins(t).GitHubApp(t.Context(), git.HTTPURL("fleet"), tc.secret, nil)
 			if (err == nil) != (tc.fails == "") || (err != nil && source.ReasonOf(err) != tc.fails) {
 				t.Fatalf("%s\nGitHubApp() = %v, want reason %q", tc.reason, err, tc.fails)
 			}
@@ -152,24 +154,56 @@ func TestGitHubApp(t *testing.T) {
 			}
 		})
 	}
-	l := logins(t)
+	l, entered := logins(t), make(chan struct{}, 1)
 	minted.Store(0)
 	for _, elsewhere := range []string{"https://git.example.com/x", strings.Replace(git.HTTPURL("fleet"), "https", "http", 1)} {
-		if _, err := l.GitHubApp(t.Context(), elsewhere, secret(), nil, object()); source.ReasonOf(err) != source.ReasonCredentialRefused || minted.Load() != 0 {
+		if _, err := l.GitHubApp(t.Context(), elsewhere, secret(), nil); source.ReasonOf(err) != source.ReasonCredentialRefused || minted.Load() != 0 {
 			t.Errorf("for %s: GitHubApp() = %v, want reason %s", elsewhere, err, source.ReasonCredentialRefused)
 		}
 	}
-	first, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil, object())
+	first, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil, object())
+	second, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil)
 	if err != nil || minted.Load() != 1 || first.Identity != second.Identity {
 		t.Errorf("%d tokens were minted, %v, want one for its life", minted.Load(), err)
 	}
-	if _, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret("githubAppPrivateKey", string(stranger)), nil, object()); err == nil {
+	if _, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret("githubAppPrivateKey", string(stranger)), nil); err == nil {
 		t.Error("one without the private key got the token of another from the cache")
 	}
+	// A server that accepts and never answers holds those who need it, no longer than they have time.
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case entered <- struct{}{}:
+		default:
+		}
+		<-r.Context().Done()
+	}))
+	defer silent.Close()
+	hangs := secret("githubAppBaseURL", silent.URL)
+	held, release := context.WithCancel(t.Context())
+	var holder sync.WaitGroup
+	holder.Go(func() {
+		if _, err := l.GitHubApp(held, silent.URL+"/x", hangs, nil); err == nil {
+			t.Error("a server that does not answer gave a token")
+		}
+	})
+	<-entered
+	for name, other := range map[string]map[string][]byte{"known": secret(), "new": secret("githubAppInstallationID", "", "githubAppInstallationOwner", "team")} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := l.GitHubApp(ctx, git.HTTPURL("fleet"), other, nil); err != nil {
+			t.Errorf("%s: the server of another App holds it: %v", name, err)
+		}
+		cancel()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.GitHubApp(ctx, silent.URL+"/x", hangs, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("who has no time waits: %v", err)
+	}
+	release()
+	holder.Wait()
 }
 
 // TestCloud gets tokens with the clouds' own libraries, in a process whose

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/fluxcd/pkg/auth"
 	awsauth "github.com/fluxcd/pkg/auth/aws"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/minio/minio-go/v7"
@@ -51,7 +53,9 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 		if err := cmp.Or(amazonS3.check(o.Endpoint, !o.Insecure), o.way().forIdentity(o.Workload.account())); err != nil {
 			return nil, err
 		}
-		got, err := awsauth.NewCredentialsProvider(AllowNetwork(ctx), o.Workload.options(o)...).Retrieve(ctx)
+		got, err := byWorkload(ctx, o, func(options []auth.Option) (aws.Credentials, error) {
+			return awsauth.NewCredentialsProvider(AllowNetwork(ctx), options...).Retrieve(ctx)
+		})
 		if err != nil {
 			return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider aws: %w", err)
 		}

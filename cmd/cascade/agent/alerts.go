@@ -17,11 +17,9 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/alert/dispatch"
@@ -198,9 +196,9 @@ func (s *eventServer) Start(ctx context.Context) error {
 }
 
 // githubApp gets tokens of GitHub Apps for Providers.
-func githubApp(logins *source.Logins) func(context.Context, types.NamespacedName, string, map[string][]byte, *url.URL) (string, error) {
-	return func(ctx context.Context, provider types.NamespacedName, repository string, secret map[string][]byte, proxy *url.URL) (string, error) {
-		login, err := logins.GitHubApp(ctx, repository, secret, proxy, source.Key{Kind: notificationv1beta3.ProviderKind, NamespacedName: provider})
+func githubApp(logins *source.Logins) func(context.Context, string, map[string][]byte, *url.URL) (string, error) {
+	return func(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL) (string, error) {
+		login, err := logins.GitHubApp(ctx, repository, secret, proxy)
 		if err != nil {
 			return "", err
 		}

@@ -48,7 +48,7 @@ type Senders struct {
 	Addresses answer.Addresses
 	// GitHubApp returns a token of a GitHub App for a repository of its own GitHub; nil is
 	// none.
-	GitHubApp func(ctx context.Context, provider types.NamespacedName, repository string, secret map[string][]byte, proxy *url.URL) (string, error)
+	GitHubApp func(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL) (string, error)
 }
 
 // line is what the goroutine of one Provider reaches it with. It is closed when nothing is
@@ -142,8 +142,7 @@ func (s *Senders) settings(ctx context.Context, p *notificationv1beta3.Provider)
 		return out, nil, err
 	}
 	if out.Token == "" && s.GitHubApp != nil && (spec.Type == notificationv1beta3.GitHubProvider || spec.Type == notificationv1beta3.GitHubDispatchProvider) && hasApp(data) {
-		name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-		if out.Token, err = s.GitHubApp(ctx, name, out.Address, data, by); err != nil {
+		if out.Token, err = s.GitHubApp(ctx, out.Address, data, by); err != nil {
 			return out, nil, failuref(payload.ReasonInvalid, true, "cannot get a token of the GitHub App; check the Secret of spec.secretRef, and that the App is of the GitHub of the address")
 		}
 	}
