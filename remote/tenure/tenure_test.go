@@ -3,10 +3,12 @@ package tenure
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -34,8 +36,12 @@ func tenures(t *testing.T, lost func(has func(types.NamespacedName) bool)) (*Ten
 // TestWork: work on a child goes on only while its shard is this process's, and what is
 // known of the child goes when all work has ended.
 func TestWork(t *testing.T) {
-	forgotten := false
-	all, begin := tenures(t, func(has func(types.NamespacedName) bool) { forgotten = has(child) })
+	forgotten, told := false, -1.0
+	var all *Tenures
+	var begin func(int, func() error) context.Context
+	all, begin = tenures(t, func(has func(types.NamespacedName) bool) {
+		forgotten, told = has(child), testutil.ToFloat64(all.held.WithLabelValues(strconv.Itoa(shard.Of(child, 2))))
+	})
 	if _, _, _, ok := all.Enter(t.Context(), child); ok {
 		t.Fatal("a process without a shard works on a child")
 	}
@@ -62,6 +68,10 @@ func TestWork(t *testing.T) {
 	leave()
 	if err := all.end(t.Context(), shard.Of(child, 2)); err != nil || !forgotten {
 		t.Errorf("the shard is not given back, the child is forgotten: %t, %v", forgotten, err)
+	}
+	// It follows the tenure itself, or the end of one overtakes its begin.
+	if told != 0 {
+		t.Errorf("the metric is %v once there is no tenure", told)
 	}
 }
 

@@ -48,10 +48,11 @@ type Options struct {
 // Tenures are the shards that this process has. It is safe for concurrent use.
 type Tenures struct {
 	Options
-	held   *prometheus.GaugeVec
 	picked picture
 
 	mu sync.Mutex
+	// held is set with the tenures: the end of one may follow its begin at once.
+	held *prometheus.GaugeVec
 	// shards by their number: the tenure, nil without one, and whether this process is to
 	// have it. stop ends the election in which the tenure was won.
 	shards []place
@@ -205,9 +206,9 @@ func (t *Tenures) begin(leading, election context.Context, stop context.CancelFu
 		return
 	}
 	t.shards[i].tenure, t.shards[i].stop = newTenure(election, mark, held), stop
+	t.held.WithLabelValues(strconv.Itoa(i)).Set(1)
 	gained := t.gained
 	t.mu.Unlock()
-	t.held.WithLabelValues(strconv.Itoa(i)).Set(1)
 	logger.Info("drives the children of a shard", "epoch", mark.Epoch)
 	if err := gained(leading, t.has(i)); err != nil && leading.Err() == nil {
 		logger.Error(err, "cannot begin with a shard; giving it back")
@@ -234,9 +235,9 @@ func (t *Tenures) end(ctx context.Context, i int) error {
 		return nil
 	}
 	t.shards[i].tenure, t.shards[i].stop = nil, nil
+	t.held.WithLabelValues(strconv.Itoa(i)).Set(0)
 	t.mu.Unlock()
 	lost(t.has(i))
-	t.held.WithLabelValues(strconv.Itoa(i)).Set(0)
 	log.FromContext(ctx).Info("drives the children of a shard no more", "shard", i)
 	return nil
 }
