@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -89,6 +90,7 @@ type Reconciler struct {
 	Claims *claim.Claims
 
 	store *status.Store[*helmv2.HelmRelease]
+	seen  seen
 }
 
 // Releases carries out what a release needs next. *release.Releases is one.
@@ -125,8 +127,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if !r.Sources.Ours(obj) { // it left the shard, or was woken by a chart or a dependency
 		r.forget(req.NamespacedName)
-		r.Releases.Forget(req.NamespacedName, obj.UID)
 		return ctrl.Result{}, nil
+	}
+	for !r.seen.isOf(req.NamespacedName, obj.UID) { // it was deleted and made again, and nobody saw it gone
+		r.forget(req.NamespacedName)
 	}
 	start := r.Now()
 	run := &run{Record: r.store.Record(obj)}
@@ -185,8 +189,40 @@ func (r *Reconciler) measure(name types.NamespacedName, obj *helmv2.HelmRelease,
 	}
 }
 
+// forget drops what is kept of the HelmRelease of a name. It may be gone without having been
+// finalized.
 func (r *Reconciler) forget(name types.NamespacedName) {
+	r.Releases.Forget(name, r.seen.forget(name))
 	r.store.Forget(name)
 	r.FirstSync.Note(helmv2.HelmReleaseKind, name, nil)
 	r.Metrics.Forget(helmv2.HelmReleaseKind, name)
+}
+
+// seen has which object is behind a name. The zero value is ready. It is safe for concurrent
+// use.
+type seen struct {
+	mu   sync.Mutex
+	uids map[types.NamespacedName]types.UID
+}
+
+// isOf reports whether a name is that of the object with a UID: of none until it is told of one.
+func (s *seen) isOf(name types.NamespacedName, uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uids == nil {
+		s.uids = map[types.NamespacedName]types.UID{}
+	}
+	if _, ok := s.uids[name]; !ok {
+		s.uids[name] = uid
+	}
+	return s.uids[name] == uid
+}
+
+// forget returns which object was behind a name, empty if none was seen.
+func (s *seen) forget(name types.NamespacedName) types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	uid := s.uids[name]
+	delete(s.uids, name)
+	return uid
 }

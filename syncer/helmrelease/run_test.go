@@ -1,6 +1,7 @@
 package helmrelease
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -69,5 +70,48 @@ func TestLeft(t *testing.T) {
 	result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)})
 	if err != nil || !result.IsZero() || s.helm.forgotten != 1 {
 		t.Errorf("again after %s, forgotten %d times, %v", result.RequeueAfter, s.helm.forgotten, err)
+	}
+}
+
+// TestUnfinalized: a HelmRelease whose finalizer was taken off goes without being finalized. What
+// is kept of it goes as well, by the time that its name is another's.
+func TestUnfinalized(t *testing.T) {
+	for name, again := range map[string]bool{"Gone": false, "MadeAgain": true} {
+		t.Run(name, func(t *testing.T) {
+			// A suspended one is reconciled by itself.
+			former := func(h *helmv2.HelmRelease) { h.UID, h.Spec.Suspend = "former", true }
+			s := take(t, shop(former))
+			req := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)}
+			reconcile := func() {
+				t.Helper()
+				if _, err := s.Reconciler.Reconcile(t.Context(), req); err != nil {
+					t.Fatal(err)
+				}
+			}
+			reconcile()
+			reconcile()
+			if s.helm.forgotten != 0 {
+				t.Fatal("one that is there is forgotten")
+			}
+			var live helmv2.HelmRelease
+			if err := s.client.Get(t.Context(), req.NamespacedName, &live); err != nil {
+				t.Fatal(err)
+			}
+			live.Finalizers = nil
+			if err := errors.Join(s.client.Update(t.Context(), &live), s.client.Delete(t.Context(), &live)); err != nil {
+				t.Fatal(err)
+			}
+			if again {
+				other := shop(former)
+				other.UID = "other"
+				if err := s.client.Create(t.Context(), other); err != nil {
+					t.Fatal(err)
+				}
+			}
+			reconcile()
+			if s.helm.forgotten != 1 || s.helm.last != "former" {
+				t.Errorf("forgotten %d times, of UID %q", s.helm.forgotten, s.helm.last)
+			}
+		})
 	}
 }

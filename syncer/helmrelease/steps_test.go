@@ -51,6 +51,7 @@ type fakeReleases struct {
 	uninstall func() (release.Outcome, error)
 	declares  func() ([]*unstructured.Unstructured, error)
 	forgotten int
+	last      types.UID
 }
 
 func (f *fakeReleases) Sync(ctx context.Context, r release.Request) (release.Outcome, error) {
@@ -61,7 +62,10 @@ func (f *fakeReleases) Uninstall(context.Context, release.Request) (release.Outc
 	return f.uninstall()
 }
 
-func (f *fakeReleases) Forget(types.NamespacedName, types.UID) { f.forgotten++ }
+func (f *fakeReleases) Forget(_ types.NamespacedName, uid types.UID) {
+	f.forgotten++
+	f.last = uid
+}
 
 func (f *fakeReleases) Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error) {
 	return f.declares()
