@@ -41,6 +41,7 @@ import (
 	"golang.org/x/oauth2/google"
 	"google.golang.org/api/option"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -77,6 +78,15 @@ func (d *Decryptor) identity(ctx context.Context, operation string, more ...auth
 		}))
 	}
 	return source.AllowNetwork(ctx), append(o, more...), nil
+}
+
+// Forget drops the metrics of a Kustomization that is gone.
+func (o Options) Forget(name types.NamespacedName) {
+	for _, operation := range []string{
+		kustomizev1.MetricDecryptWithAWS, kustomizev1.MetricDecryptWithAzure, kustomizev1.MetricDecryptWithGCP, kustomizev1.MetricDecryptWithVault,
+	} {
+		o.Tokens.DeleteEventsForObject(kustomizev1.KustomizationKind, name.Name, name.Namespace, operation)
+	}
 }
 
 // awsCredentials as written in the Secret.

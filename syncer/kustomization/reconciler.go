@@ -261,6 +261,7 @@ func (r *Reconciler) forget(name types.NamespacedName) {
 	r.FirstSync.Note(kustomizev1.KustomizationKind, name, nil)
 	r.Sources.Snapshots.Retain(holderOf(name))
 	r.Metrics.Forget(kustomizev1.KustomizationKind, name)
+	r.Rules.Decryption.Forget(name)
 }
 
 // driftMode of a Kustomization: its annotation, or else the agent's mode.

@@ -1,6 +1,7 @@
 package kustomization
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -8,8 +9,12 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/auth"
+	"github.com/fluxcd/pkg/cache"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -193,5 +198,33 @@ func TestMadeAgain(t *testing.T) {
 				t.Errorf("%s: what was known is kept: %t", tc.reason, keeps)
 			}
 		})
+	}
+}
+
+// TestTokenMetrics: the tokens that were asked for to decrypt for a Kustomization have no metrics
+// once it is gone.
+func TestTokenMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	tokens, err := cache.NewTokenCache(10, cache.WithMetricsRegisterer(registry), cache.WithMetricsPrefix("gotk_token_"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := take(t, shop(nil))
+	s.Rules.Decryption.Tokens = tokens
+	for _, operation := range []string{
+		kustomizev1.MetricDecryptWithAWS, kustomizev1.MetricDecryptWithAzure, kustomizev1.MetricDecryptWithGCP, kustomizev1.MetricDecryptWithVault,
+	} {
+		for _, name := range []string{"gone", "shop"} {
+			involved := cache.WithInvolvedObject(kustomizev1.KustomizationKind, name, "apps", operation)
+			if _, _, err := tokens.GetOrSet(t.Context(), "key", func(context.Context) (cache.Token, error) { return &auth.GitCredentials{}, nil }, involved); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "apps", Name: "gone"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := testutil.GatherAndCount(registry, "gotk_token_cache_events_total"); n != 4 || err != nil {
+		t.Errorf("%d series, %v; want those of the other Kustomization", n, err)
 	}
 }

@@ -314,9 +314,8 @@ func (t *Targets) exchange(ctx context.Context, name types.NamespacedName) (*res
 		o = append(o, auth.WithServiceAccountName(t.KubeConfigServiceAccount))
 	}
 	if t.Tokens != nil {
-		o = append(o, auth.WithCache(*t.Tokens, cache.InvolvedObject{
-			Kind: "ConfigMap", Name: name.Name, Namespace: name.Namespace, Operation: kustomizev1.MetricFetchKubeConfig,
-		}))
+		// Nobody tells that a ConfigMap is gone, so none has metrics of its own.
+		o = append(o, auth.WithCache(*t.Tokens, cache.InvolvedObject{Kind: "ConfigMap", Operation: kustomizev1.MetricFetchKubeConfig}))
 	}
 	ref := meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: name.Name}}
 	config, err := authutils.GetRESTConfig(source.AllowNetwork(ctx), ref, name.Namespace, t.Local, o...)
