@@ -84,7 +84,7 @@ func sayExchange(o *v1alpha1.Rollout, is *exchanged, upstream rollout.Hold, held
 		case v1alpha1.ReasonAwaitingUpstream:
 			status = metav1.ConditionUnknown
 		case v1alpha1.ReasonUpstreamMissing:
-			if up := o.Status.Upstream; up == nil || up.Taken == nil {
+			if up := o.Status.Upstream; (up == nil || up.Taken == nil) && o.Status.Run == nil {
 				status = metav1.ConditionUnknown // of a new environment, until the one before it has proven something
 			}
 		}

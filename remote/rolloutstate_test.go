@@ -152,12 +152,15 @@ func TestSayUpstreamMissing(t *testing.T) {
 	for _, tt := range []struct {
 		reason string
 		taken  *v1alpha1.RolloutProof
+		run    *v1alpha1.RolloutRun
 		want   metav1.ConditionStatus
 	}{
-		{"nothing was proven yet", nil, metav1.ConditionUnknown},
-		{"it was there, and is gone", &v1alpha1.RolloutProof{Commit: "c"}, metav1.ConditionFalse},
+		{"nothing was proven yet", nil, nil, metav1.ConditionUnknown},
+		{"it was there, and is gone", &v1alpha1.RolloutProof{Commit: "c"}, nil, metav1.ConditionFalse},
+		{"it had another upstream, and this one is not there: its name is wrong", nil, &v1alpha1.RolloutRun{Phase: v1alpha1.RolloutCompleted}, metav1.ConditionFalse},
 	} {
 		o := &v1alpha1.Rollout{}
+		o.Status.Run = tt.run
 		o.Spec.Upstream = &v1alpha1.RolloutUpstream{Name: "staging"}
 		o.Status.Upstream = &v1alpha1.RolloutUpstreamStatus{Name: "staging", Taken: tt.taken}
 		sayExchange(o, nil, rollout.Hold{Reason: v1alpha1.ReasonUpstreamMissing, Message: "no"}, false)

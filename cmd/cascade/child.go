@@ -476,8 +476,13 @@ func (c *cli) removeChild(ctx context.Context, hub, child client.Client, key cli
 		return nil
 	}
 	if user != "" {
-		fmt.Fprintf(c.streams.Out, "► service account %s/%s stays in it: %s reaches the cluster by it; if that one is no more, delete the account there\n", childAccountNamespace, childAccount, user)
-		return nil
+		text := fmt.Sprintf("service account %s/%s stays in it: %s reaches the cluster by it; if that one is no more: kubectl delete serviceaccount/%s clusterrolebinding/%s -n %s, there",
+			childAccountNamespace, childAccount, user, childAccount, childAccount, childAccountNamespace)
+		if found.Status.SupersededBy != nil {
+			fmt.Fprintf(c.streams.Out, "► %s\n", text)
+			return nil
+		}
+		return errors.New(text) // whoever asks for the account to go may be the tier that it names
 	}
 	for _, o := range accountOfChild("") {
 		if err := child.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
@@ -512,7 +517,7 @@ func accountIn(ctx context.Context, hub, child client.Client, of *v1alpha1.Child
 	if tier == own {
 		return account, "", nil
 	}
-	return account, "the tier that added it after this one, whose kube-system has UID " + tier + ",", nil
+	return account, "the tier whose kube-system has UID " + tier + ", another one or this one before it was made anew,", nil
 }
 
 // isClusterOf refuses another cluster than that of a Child, which may be gone already: a
