@@ -3,6 +3,8 @@ package claim
 import (
 	"strings"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
@@ -44,7 +46,7 @@ func (x *index) update(owners []client.Object) {
 			continue
 		}
 		x.drop(id)
-		now := &indexed{owner: o, version: version(o), seen: true}
+		now := &indexed{owner: alone(o), version: version(o), seen: true}
 		for _, ref := range recorded(o) {
 			namespace, rest := split(ref.ID)
 			if x.owners[rest] == nil {
@@ -65,6 +67,20 @@ func (x *index) update(owners []client.Object) {
 		}
 		of.seen = false
 	}
+}
+
+// alone returns an owner outside of the list that it came in, of which a pointer to one element would
+// keep all. It shares what the informer's cache has, and must not be changed either.
+func alone(o client.Object) client.Object {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		one := *o
+		return &one
+	case *helmv2.HelmRelease:
+		one := *o
+		return &one
+	}
+	return o
 }
 
 // version of an owner: another object of the same name has another one.
