@@ -44,6 +44,8 @@ type lookups struct {
 	// to the cluster.
 	claimed Claims
 	tier    bool
+	// above are the owners that were read.
+	above map[inventory.Entry]above
 }
 
 // neededBy names the Cluster that an object is a part of, or that needs it to be
@@ -188,27 +190,33 @@ func (a *Applier) identifies(ctx context.Context, e inventory.Entry, k *lookups)
 	if err != nil {
 		return "", err
 	}
-	return userOf(e, k, func(u *unstructured.Unstructured) bool { return needs(u, true) }), nil
+	return userOf(e, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, true) })
 }
 
 // userOf names the first that uses an identity and needs it.
-func userOf(e inventory.Entry, k *lookups, needs func(*unstructured.Unstructured) bool) string {
+func userOf(e inventory.Entry, k *lookups, needs func(*unstructured.Unstructured) (bool, error)) (string, error) {
 	// An identity may stand behind another.
 	for range identitiesChain {
 		for i := range k.users {
-			if u := &k.users[i]; clusterapi.NamesIdentity(u, clusterapi.IdentityField, e.Namespace, e.Kind, e.Name) && needs(u) {
-				return clusterNameOf(u)
+			u := &k.users[i]
+			if !clusterapi.NamesIdentity(u, clusterapi.IdentityField, e.Namespace, e.Kind, e.Name) {
+				continue
+			}
+			if needed, err := needs(u); err != nil {
+				return "", err
+			} else if needed {
+				return clusterNameOf(u), nil
 			}
 		}
 		at := slices.IndexFunc(k.identities, func(i unstructured.Unstructured) bool {
 			return clusterapi.NamesIdentity(&i, clusterapi.SourceIdentityField, e.Namespace, e.Kind, e.Name)
 		})
 		if at < 0 {
-			return ""
+			break
 		}
 		e = inventory.Of(&k.identities[at])
 	}
-	return ""
+	return "", nil
 }
 
 // clusterNameOf is the Cluster of what uses an identity, or its own name if that is not known.
@@ -237,7 +245,11 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		if err != nil {
 			return "", "", err
 		}
-		if user := userOf(identity, k, func(u *unstructured.Unstructured) bool { return needs(u, own) }); user != "" {
+		user, err := userOf(identity, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, own) })
+		if err != nil {
+			return "", "", err
+		}
+		if user != "" {
 			return user, toldIn(e.Namespace, u), nil
 		}
 		credential = toldIn(e.Namespace, u)
@@ -251,7 +263,9 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		if !named && (kinds == "" || !strings.HasPrefix(u.GetKind(), kinds) || !clusterapi.UsesControllerKeys(u, k.identities)) {
 			continue
 		}
-		if needs(u, named && beside) {
+		if needed, err := needs(u, named && beside); err != nil {
+			return "", "", err
+		} else if needed {
 			return clusterNameOf(u), toldIn(e.Namespace, u), nil
 		}
 		credential = cmp.Or(credential, toldIn(e.Namespace, u))
@@ -296,10 +310,9 @@ func (a *Applier) ownKeys(ctx context.Context, secret inventory.Entry, identity 
 // needs tells whether what is in a namespace has to stay for an object that uses it, whatever a
 // person confirms. certain: it does use it, and nobody of another namespace only says so. Then it
 // stays for what is in the same namespace, and elsewhere for a Cluster that exists. Otherwise it
-// stays for what is taken down: what is being deleted, or of a Cluster that is, or is confirmed and
-// waits, as they go one by one. For one that stays, a confirmation counts. Clusters that may not be
-// seen exist.
-func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) (func(u *unstructured.Unstructured, certain bool) bool, error) {
+// stays for what is taken down: what is being deleted, or of a Cluster that goes, as Clusters go one by
+// one. For one that stays, a confirmation counts. Clusters that may not be seen exist.
+func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) (func(u *unstructured.Unstructured, certain bool) (bool, error), error) {
 	clusters, err := a.clusters(ctx, "", k)
 	hidden := apierrors.IsForbidden(err) // in other namespaces
 	if hidden {
@@ -308,16 +321,18 @@ func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) (func
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
 	}
-	return func(u *unstructured.Unstructured, certain bool) bool {
+	return func(u *unstructured.Unstructured, certain bool) (bool, error) {
 		if certain && (hidden || u.GetNamespace() == namespace) || u.GetDeletionTimestamp() != nil {
-			return true
+			return true, nil
 		}
 		name := clusterapi.ClusterOf(u)
 		at := slices.IndexFunc(clusters, func(c unstructured.Unstructured) bool {
 			return c.GetNamespace() == u.GetNamespace() && (c.GetName() == name || name == "" && clusterapi.HasPart(&c, u.GetNamespace(), u.GetKind(), u.GetName()))
 		})
-		return at >= 0 && (certain || clusters[at].GetDeletionTimestamp() != nil ||
-			clusters[at].GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed)
+		if at < 0 || certain {
+			return at >= 0, nil
+		}
+		return a.goes(ctx, &clusters[at], k)
 	}, nil
 }
 

@@ -67,6 +67,7 @@ var serverKinds = map[schema.GroupVersionKind]meta.RESTScope{
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "AzureASOManagedControlPlane"}: meta.RESTScopeNamespace,
 	{Group: v1alpha1.Group, Version: "v1alpha1", Kind: "Credential"}:                                 meta.RESTScopeNamespace,
 	{Group: group, Version: "v1", Kind: "Kustomization"}:                                             meta.RESTScopeNamespace,
+	{Group: releaseGroup, Version: "v2", Kind: "HelmRelease"}:                                        meta.RESTScopeNamespace,
 	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"}:                  meta.RESTScopeRoot,
 	{Group: "batch", Version: "v1", Kind: "Job"}:                                                     meta.RESTScopeNamespace,
 }
