@@ -28,24 +28,38 @@ import (
 // writers of the cluster had ended. It is in the state only.
 const closingName = "cascade-mom"
 
-// closing is that ConfigMap. It names the tier, for which alone the state counts.
-func closing(of Tier) unstructured.Unstructured {
-	return unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": v1alpha1.AgentNamespace, "name": closingName},
-		"data": map[string]any{"closed": "true", repositoryKey: of.Repository, pathKey: of.Path},
-	}}
-}
+// tierName is the ConfigMap that names the tier of a saved state. It is another one than that
+// of closingName, which alone makes an older program take a state for closed.
+const tierName = "cascade-mom-tier"
 
-// repositoryKey and pathKey of that ConfigMap.
+// repositoryKey and pathKey of the ConfigMap of tierName.
 const repositoryKey, pathKey = "repository", "path"
 
-// tierOf is the tier that a state is of. A state that was not closed tells of none; Clusters that
-// it does not have are held.
-func tierOf(s *archive.Snapshot) (t Tier) {
-	for i := range s.Objects {
-		if isConfigMap(&s.Objects[i], closingName) {
-			t.Repository, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", repositoryKey)
-			t.Path, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", pathKey)
+// mark has a state say of itself which tier it is of, for which alone it counts, and whether all
+// writers had ended.
+func mark(s *archive.Snapshot, of Tier, closed bool) {
+	add := func(name string, data map[string]any) {
+		s.Objects = append(s.Objects, unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": v1alpha1.AgentNamespace, "name": name}, "data": data,
+		}})
+	}
+	if of != (Tier{}) {
+		add(tierName, map[string]any{repositoryKey: of.Repository, pathKey: of.Path})
+	}
+	if closed {
+		add(closingName, map[string]any{"closed": "true"})
+	}
+}
+
+// tierOf is the tier that the first of some versions which says so is of; nil is none of them. What
+// an older program saved does not say it.
+func tierOf(versions ...*archive.Snapshot) (t Tier) {
+	for _, s := range versions {
+		for i := 0; s != nil && i < len(s.Objects) && t == (Tier{}); i++ {
+			if isConfigMap(&s.Objects[i], tierName) {
+				t.Repository, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", repositoryKey)
+				t.Path, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", pathKey)
+			}
 		}
 	}
 	return t
@@ -59,7 +73,9 @@ func isConfigMap(u *unstructured.Unstructured, name string) bool {
 // the tier may create Clusters as it did: its record says so, and is to be believed.
 func opened(s *archive.Snapshot, b Beginning) (settled bool) {
 	closed := slices.ContainsFunc(s.Objects, func(u unstructured.Unstructured) bool { return isConfigMap(&u, closingName) })
-	s.Objects = slices.DeleteFunc(s.Objects, func(u unstructured.Unstructured) bool { return isConfigMap(&u, closingName) })
+	s.Objects = slices.DeleteFunc(s.Objects, func(u unstructured.Unstructured) bool {
+		return isConfigMap(&u, closingName) || isConfigMap(&u, tierName)
+	})
 	return b.Trusts(closed) && slices.ContainsFunc(s.Objects, func(u unstructured.Unstructured) bool {
 		state, _, _ := unstructured.NestedString(u.Object, "data", stateKey)
 		return isConfigMap(&u, v1alpha1.FirstSyncConfigMap) && state == v1alpha1.FirstSyncSettled
@@ -156,9 +172,7 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 		return fmt.Errorf("cannot take the state: %w", err)
 	}
 	snapshot.Epoch = s.lease.current().Epoch
-	if closed {
-		snapshot.Objects = append(snapshot.Objects, closing(s.origin.Tier))
-	}
+	mark(snapshot, s.origin.Tier, closed)
 	lines, err := snapshot.Lines()
 	if err != nil {
 		return err

@@ -27,29 +27,58 @@ func record(state string) unstructured.Unstructured {
 	}}
 }
 
+// saved is a state as a save leaves it.
+func saved(of Tier, closed bool, objects ...unstructured.Unstructured) *archive.Snapshot {
+	s := &archive.Snapshot{Objects: objects}
+	mark(s, of, closed)
+	return s
+}
+
 func TestOpened(t *testing.T) {
 	newest := Beginning{How: Restore, Newest: true}
+	settled, tier := record(v1alpha1.FirstSyncSettled), Tier{Repository: "https://example.com/a", Path: "mom"}
 	for name, tc := range map[string]struct {
 		reason    string
-		objects   []unstructured.Unstructured
+		saved     *archive.Snapshot
 		beginning Beginning
 		want      bool
 	}{
-		"Closed":  {"the last state, after which nothing was built", []unstructured.Unstructured{closing(Tier{}), record(v1alpha1.FirstSyncSettled)}, newest, true},
-		"Crashed": {"something may have been built after it", []unstructured.Unstructured{record(v1alpha1.FirstSyncSettled)}, newest, false},
-		"Old":     {"something was built after it", []unstructured.Unstructured{closing(Tier{}), record(v1alpha1.FirstSyncSettled)}, Beginning{How: Restore}, false},
-		"Open":    {"it never was settled", []unstructured.Unstructured{closing(Tier{}), record(v1alpha1.FirstSyncOpen)}, newest, false},
-		"None":    {"there is no record", []unstructured.Unstructured{closing(Tier{})}, newest, false},
+		"Closed":  {"the last state, after which nothing was built", saved(Tier{}, true, settled), newest, true},
+		"Tier":    {"it names its tier as well", saved(tier, true, settled), newest, true},
+		"Crashed": {"something may have been built after it", saved(Tier{}, false, settled), newest, false},
+		"Running": {"which tier it is of says nothing of that", saved(tier, false, settled), newest, false},
+		"Old":     {"something was built after it", saved(Tier{}, true, settled), Beginning{How: Restore}, false},
+		"Open":    {"it never was settled", saved(Tier{}, true, record(v1alpha1.FirstSyncOpen)), newest, false},
+		"None":    {"there is no record", saved(Tier{}, true), newest, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &archive.Snapshot{Objects: tc.objects}
-			if got := opened(s, tc.beginning); got != tc.want {
+			if got := opened(tc.saved, tc.beginning); got != tc.want {
 				t.Errorf("%s: got %t", tc.reason, got)
 			}
-			for i := range s.Objects {
-				if isConfigMap(&s.Objects[i], closingName) {
-					t.Errorf("%s: what is about the state is restored", tc.reason)
+			for i := range tc.saved.Objects {
+				if !isConfigMap(&tc.saved.Objects[i], v1alpha1.FirstSyncConfigMap) {
+					t.Errorf("%s: what is about the state is restored: %s", tc.reason, tc.saved.Objects[i].GetName())
 				}
+			}
+		})
+	}
+}
+
+func TestTierOf(t *testing.T) {
+	a, b := Tier{Repository: "https://example.com/a", Path: "mom"}, Tier{Repository: "https://example.com/b", Path: "mom"}
+	for name, tc := range map[string]struct {
+		reason   string
+		versions []*archive.Snapshot
+		want     Tier
+	}{
+		"Only":    {"there is no newer one", []*archive.Snapshot{saved(a, true), nil}, a},
+		"Older":   {"it is of before the tier moved", []*archive.Snapshot{saved(a, false), saved(b, true)}, a},
+		"Unnamed": {"it is of before an upgrade of the program, and the newest says it", []*archive.Snapshot{saved(Tier{}, true), saved(b, true)}, b},
+		"None":    {"all are of before it", []*archive.Snapshot{saved(Tier{}, true), saved(Tier{}, false)}, Tier{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tierOf(tc.versions...); got != tc.want {
+				t.Errorf("%s: got %s, want %s", tc.reason, got, tc.want)
 			}
 		})
 	}
@@ -106,10 +135,10 @@ func TestSaver(t *testing.T) {
 				},
 				Seal: func(s *archive.Snapshot) ([]byte, error) {
 					state, _, _ := unstructured.NestedString(s.Objects[0].Object, "data", "state")
-					return fmt.Appendf(nil, "%s at %s, %d objects, epoch %d", state, time.Since(began), len(s.Objects), s.Epoch), nil
+					return fmt.Appendf(nil, "%s at %s, %d objects of %s, epoch %d", state, time.Since(began), len(s.Objects), tierOf(s), s.Epoch), nil
 				},
 			},
-			folder: Folder(t.TempDir()), lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
+			folder: Folder(t.TempDir()), origin: Origin{Tier: Tier{Repository: "https://example.com/a", Path: "mom"}}, lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
 		}
 		s.board = &board{folder: s.folder}
 		said := func() StateStatus {
@@ -146,7 +175,8 @@ func TestSaver(t *testing.T) {
 		if err := s.save(t.Context(), true); err != nil {
 			t.Error(err)
 		}
-		want := []string{"one at 2s, 1 objects, epoch 7", "two at 2m7s, 1 objects, epoch 7", "two at 3m3s, 2 objects, epoch 7"}
+		const of = "of path mom of https://example.com/a, epoch 7"
+		want := []string{"one at 2s, 2 objects " + of, "two at 2m7s, 2 objects " + of, "two at 3m3s, 3 objects " + of}
 		if got := kept.all(); !slices.Equal(got, want) {
 			t.Errorf("saved were %q, want %q", got, want)
 		}

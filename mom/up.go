@@ -190,7 +190,11 @@ func (r *run) begin(ctx context.Context) error {
 				return err
 			}
 		}
-		if of := tierOf(r.saved); s.ofAnother(of) {
+		of := tierOf(r.saved, r.newest)
+		if of == (Tier{}) && s.Origin.State == s.State {
+			of = s.Origin.Tier // the folder worked on this state
+		}
+		if s.ofAnother(of) {
 			return fmt.Errorf("cannot use state %s: it is of %s, not of %s, whose Clusters would be built a second time; "+
 				"use another --state, or say --moved if this is the same tier", s.State, of, s.Tier)
 		}

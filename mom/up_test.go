@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -120,29 +119,34 @@ func TestWrongKey(t *testing.T) {
 // cluster, and both kinds of runs leave behind which tier it is of.
 func TestStateOfAnotherTier(t *testing.T) {
 	a, b := Repository{URL: "ssh://ann@example.com/a", Path: "mom"}, Repository{URL: "ssh://bob@example.com/b", Path: "mom"}
+	const refused = "it is of path mom of ssh://example.com/a, not of path mom of ssh://example.com/b"
 	for name, tt := range map[string]struct {
 		reason string
+		folder Origin
+		saved  *archive.Snapshot
 		wanted Repository
 		moved  bool
 		want   string
 	}{
-		"Same":    {"another person's login is none of another repository", Repository{URL: "ssh://bob@example.com/a", Path: "mom"}, false, ""},
-		"Another": {"all Clusters of b are new to the record of a", b, false, "it is of path mom of ssh://example.com/a, not of path mom of ssh://example.com/b"},
-		"Moved":   {"a person says that it is the same", b, true, ""},
+		"Same":           {"another person's login is none of another repository", Origin{State: "there"}, saved(a.tier(), true), Repository{URL: "ssh://bob@example.com/a", Path: "mom"}, false, ""},
+		"Another":        {"all Clusters of b are new to the record of a", Origin{State: "there"}, saved(a.tier(), true), b, false, refused},
+		"Crashed":        {"the Clusters of a would be run by b, and be in its state", Origin{State: "there"}, saved(a.tier(), false), b, false, refused},
+		"Moved":          {"a person says that it is the same", Origin{State: "there"}, saved(a.tier(), false), b, true, ""},
+		"MovedElsewhere": {"the folder was of the tier of before, which does not count", Origin{State: "there", Tier: a.tier()}, saved(b.tier(), false), b, false, ""},
+		"Unnamed":        {"an older program saved it, and the folder knows", Origin{State: "there", Tier: a.tier()}, saved(Tier{}, false), b, false, refused},
+		"Unknown":        {"nobody knows", Origin{State: "there"}, saved(Tier{}, false), b, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := Folder(t.TempDir())
 			if err := os.MkdirAll(filepath.Join(folder.plane(), "etcd"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := writeJSON(folder.origin(), Origin{State: "there", Epoch: 3}); err != nil {
+			if err := writeJSON(folder.origin(), tt.folder); err != nil {
 				t.Fatal(err)
 			}
 			r := &run{
 				Options: Options{Folder: folder, Now: time.Now, Say: t.Logf, Repository: tt.wanted, Moved: tt.moved, State: &State{
-					Address: "there", Store: versioned{}, Open: func([]byte) (*archive.Snapshot, error) {
-						return &archive.Snapshot{Objects: []unstructured.Unstructured{closing(a.tier())}}, nil
-					},
+					Address: "there", Store: versioned{}, Open: func([]byte) (*archive.Snapshot, error) { return tt.saved, nil },
 				}},
 				board: &board{folder: folder}, lease: &lease{},
 			}
