@@ -5,15 +5,10 @@ import (
 	"fmt"
 )
 
-// Tier is where Git declares a tier.
-type Tier struct {
-	// Repository is its address without any login, which may be another person's.
-	Repository string `json:"repository,omitempty"`
-	Path       string `json:"path,omitempty"`
-}
-
 // Origin is what a folder knows of the tier and of the state that its cluster is of.
 type Origin struct {
+	// Tier whose objects are in the cluster; none as long as nothing was applied. One that is
+	// declared elsewhere from now on is of the place of before until all is applied from there.
 	Tier
 	// State is the address of the saved state, without any login.
 	State string `json:"state,omitempty"`
@@ -126,11 +121,8 @@ func (s Situation) goOn() (Beginning, error) {
 	return Beginning{How: GoOn}, nil
 }
 
-// ofAnother reports whether what is there is of another tier than the run. What an older version
-// left tells of none.
-func (s Situation) ofAnother(t Tier) bool { return t != Tier{} && t != s.Tier && !s.Moved }
-
-func (t Tier) String() string { return fmt.Sprintf("path %s of %s", t.Path, t.Repository) }
+// ofAnother reports whether what is there is of another tier than the run.
+func (s Situation) ofAnother(t Tier) bool { return t != Tier{} && !t.is(s.Tier) && !s.Moved }
 
 // Trusts reports whether the record that all Clusters are known is to be believed of a
 // restored state: it must be the last one, and saved after its writers had ended.

@@ -4,7 +4,6 @@ package mom
 
 import (
 	"context"
-	"net/url"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,14 +31,7 @@ type Repository struct {
 }
 
 // tier is what the repository declares.
-func (r Repository) tier() Tier {
-	address := r.URL
-	if u, err := url.Parse(address); err == nil {
-		u.User = nil
-		address = u.String()
-	}
-	return Tier{Repository: address, Path: r.Path}
-}
+func (r Repository) tier() Tier { return tierAt(r.URL, r.Path) }
 
 // State is where the state is kept, and how.
 type State struct {

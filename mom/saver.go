@@ -109,6 +109,8 @@ type saver struct {
 
 	mu      sync.Mutex
 	changes changes
+	// tier that the cluster is of.
+	tier Tier
 	// changed wakes run; it holds one signal.
 	changed chan struct{}
 	// digest of what was saved last.
@@ -125,6 +127,14 @@ func (s *saver) touch() {
 	case s.changed <- struct{}{}:
 	default:
 	}
+}
+
+// know takes in which tier the cluster is of.
+func (s *saver) know(of Tier) {
+	s.mu.Lock()
+	s.tier = of
+	s.mu.Unlock()
+	s.touch()
 }
 
 // run saves what changes until the context ends. What is unsaved then, the caller saves.
@@ -172,6 +182,9 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 		return fmt.Errorf("cannot take the state: %w", err)
 	}
 	snapshot.Epoch = s.lease.current().Epoch
+	s.mu.Lock()
+	s.origin.Tier = s.tier
+	s.mu.Unlock()
 	mark(snapshot, s.origin.Tier, closed)
 	lines, err := snapshot.Lines()
 	if err != nil {

@@ -138,7 +138,7 @@ func TestSaver(t *testing.T) {
 					return fmt.Appendf(nil, "%s at %s, %d objects of %s, epoch %d", state, time.Since(began), len(s.Objects), tierOf(s), s.Epoch), nil
 				},
 			},
-			folder: Folder(t.TempDir()), origin: Origin{Tier: Tier{Repository: "https://example.com/a", Path: "mom"}}, lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
+			folder: Folder(t.TempDir()), lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
 		}
 		s.board = &board{folder: s.folder}
 		said := func() StateStatus {
@@ -170,18 +170,20 @@ func TestSaver(t *testing.T) {
 		if status := said(); status.Unsaved || status.Error != "" || status.Version != "7-2" {
 			t.Errorf("of what is saved it says %+v", status)
 		}
+		s.know(Tier{Repository: "https://example.com/a", Path: "mom"})
+		time.Sleep(time.Minute)
 		cancel()
 		<-done
 		if err := s.save(t.Context(), true); err != nil {
 			t.Error(err)
 		}
-		const of = "of path mom of https://example.com/a, epoch 7"
-		want := []string{"one at 2s, 2 objects " + of, "two at 2m7s, 2 objects " + of, "two at 3m3s, 3 objects " + of}
+		const none, of = "of path  of , epoch 7", "of path mom of https://example.com/a, epoch 7"
+		want := []string{"one at 2s, 1 objects " + none, "two at 2m7s, 1 objects " + none, "two at 3m5s, 2 objects " + of, "two at 4m3s, 3 objects " + of}
 		if got := kept.all(); !slices.Equal(got, want) {
 			t.Errorf("saved were %q, want %q", got, want)
 		}
 		var origin Origin
-		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-3" {
+		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-4" || origin.Path != "mom" {
 			t.Errorf("the folder knows %+v, %t, %v", origin, there, err)
 		}
 	})

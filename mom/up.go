@@ -180,7 +180,11 @@ func (r *run) begin(ctx context.Context) error {
 	if r.beginning, err = Begin(s); err != nil {
 		return err
 	}
-	if r.beginning.How == Restore {
+	r.origin = s.Origin
+	switch r.beginning.How {
+	case Fresh:
+		r.origin.Tier = Tier{}
+	case Restore:
 		// What cannot be read or opened is found out before anything gives way to it.
 		if r.saved, err = r.State.load(ctx, r.beginning.Version); err != nil {
 			return err
@@ -198,6 +202,7 @@ func (r *run) begin(ctx context.Context) error {
 			return fmt.Errorf("cannot use state %s: it is of %s, not of %s, whose Clusters would be built a second time; "+
 				"use another --state, or say --moved if this is the same tier", s.State, of, s.Tier)
 		}
+		r.origin.Tier = of
 	}
 	if r.beginning.Aside {
 		aside := r.Folder.path("controlplane." + r.Now().UTC().Format("20060102T150405Z"))
@@ -206,8 +211,6 @@ func (r *run) begin(ctx context.Context) error {
 		}
 		r.Say("the state is another one than that of this folder, whose cluster is put aside as %s", aside)
 	}
-	r.origin = s.Origin
-	r.origin.Tier = s.Tier
 	if r.State != nil {
 		r.origin.State, r.origin.Epoch, r.origin.Holder = r.State.Address, r.lease.current().Epoch, r.State.Holder
 		r.origin.Restoring = r.beginning.How == Restore
@@ -229,6 +232,9 @@ func (r *run) bringUp(ctx context.Context) error {
 		if err := applyAll(ctx, r.client, objects); err != nil {
 			return err
 		}
+	}
+	if err := r.goOn(ctx); err != nil {
+		return err
 	}
 	if err := r.prepareProviders(ctx); err != nil {
 		return err
@@ -314,6 +320,45 @@ func (r *run) connect() error {
 	return nil
 }
 
+// goOn asks the cluster of a folder that does not know a tier which one it is of: the process may
+// have been killed just after it had begun to apply it.
+func (r *run) goOn(ctx context.Context) error {
+	if r.beginning.How != GoOn || r.origin.Tier != (Tier{}) {
+		return nil
+	}
+	facts, err := r.readFacts(ctx)
+	if err != nil {
+		return err
+	}
+	r.origin.Tier = facts.tier(Tier{}, facts.declared())
+	if err := writeJSON(r.Folder.origin(), r.origin); err != nil {
+		return err
+	}
+	_, err = Situation{Tier: r.Repository.tier(), Moved: r.Moved, Origin: r.origin}.goOn()
+	return err
+}
+
+// readFacts reads what the tier says about itself.
+func (r *run) readFacts(ctx context.Context) (Facts, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	return readFacts(ctx, r.client, r.request)
+}
+
+// know keeps on record which tier the cluster is of, when that is another one than before.
+func (r *run) know(facts Facts) {
+	of := facts.tier(r.origin.Tier, r.Repository.tier())
+	if of == r.origin.Tier {
+		return
+	}
+	r.origin.Tier = of
+	if r.saver != nil {
+		r.saver.know(of)
+	} else if err := writeJSON(r.Folder.origin(), r.origin); err != nil {
+		r.Say("the folder does not know that its cluster is of %s: %v", of, err)
+	}
+}
+
 // restore brings a saved state into the cluster, and saves that it is in use from now on: who
 // finds it so cannot take it for one that nothing was added to.
 func (r *run) restore(ctx context.Context) error {
@@ -346,7 +391,7 @@ func (r *run) restore(ctx context.Context) error {
 	}
 	r.saver = &saver{
 		state: r.State, client: r.client, folder: r.Folder, origin: r.origin, lease: r.lease, board: r.board, say: r.Say, now: r.Now,
-		changed: make(chan struct{}, 1),
+		tier: r.origin.Tier, changed: make(chan struct{}, 1),
 	}
 	return r.saver.save(ctx, false)
 }
@@ -448,6 +493,7 @@ func (r *run) look(ctx context.Context) Verdict {
 		return Verdict{} // it ends, and what was said last stays
 	}
 	if err == nil {
+		r.know(facts)
 		err = r.ask(looking, facts.toAsk())
 	}
 	verdict := Judge(facts)
@@ -494,11 +540,17 @@ func (r *run) tell(ctx context.Context, before, now Verdict, first bool) {
 // down ends what writes, and saves the state for the last time.
 func (r *run) down(ctx context.Context) error {
 	r.board.change(func(s *Status) { s.Phase, s.Since = PhaseStopping, r.Now() })
-	if r.saver == nil {
-		return nil
-	}
 	if errors.Is(context.Cause(r.writing), ErrLockLost) {
 		return nil // whoever has the lock saves from now on
+	}
+	if r.request != "" {
+		// What was applied since the last look counts, too. Where it cannot be read, nor can a state be taken.
+		if facts, err := r.readFacts(context.WithoutCancel(ctx)); err == nil {
+			r.know(facts)
+		}
+	}
+	if r.saver == nil {
+		return nil
 	}
 	if err := r.saver.save(context.WithoutCancel(ctx), true); err != nil {
 		return fmt.Errorf("cannot save the state at the end; this folder has it, and cascade mom up goes on with it here: %w", err)

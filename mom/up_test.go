@@ -116,7 +116,7 @@ func TestWrongKey(t *testing.T) {
 }
 
 // TestStateOfAnotherTier: the record of a state counts for its tier only. The folder keeps its
-// cluster, and both kinds of runs leave behind which tier it is of.
+// cluster, and is of the tier of the state until the run has applied another one.
 func TestStateOfAnotherTier(t *testing.T) {
 	a, b := Repository{URL: "ssh://ann@example.com/a", Path: "mom"}, Repository{URL: "ssh://bob@example.com/b", Path: "mom"}
 	const refused = "it is of path mom of ssh://example.com/a, not of path mom of ssh://example.com/b"
@@ -158,19 +158,10 @@ func TestStateOfAnotherTier(t *testing.T) {
 				t.Errorf("%s: the cluster of the folder: %v", tt.reason, there)
 			}
 			var is Origin
-			if _, failed := readJSON(folder.origin(), &is); failed != nil || err == nil && is.Tier != tt.wanted.tier() {
+			if _, failed := readJSON(folder.origin(), &is); failed != nil || err == nil && is.Tier != tierOf(tt.saved) {
 				t.Errorf("%s: the folder is said to be %+v, %v", tt.reason, is, failed)
 			}
 		})
-	}
-	folder := Folder(t.TempDir())
-	r := &run{Options: Options{Folder: folder, Repository: a}, board: &board{folder: folder}}
-	if err := r.begin(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	var is Origin
-	if _, err := readJSON(folder.origin(), &is); err != nil || is.Tier != a.tier() {
-		t.Errorf("without a state the folder is said to be %+v, %v", is, err)
 	}
 }
 

@@ -142,29 +142,41 @@ func (f Facts) isAsked(o client.Object) bool {
 	return err == nil && later == nil && at.After(since)
 }
 
+// root are the objects that sync the tier, nil where they do not exist.
+func (f Facts) root() (source *Source, sync *kustomizev1.Kustomization) {
+	for i := range f.Sources {
+		if s := &f.Sources[i]; s.Kind == sourcev1.GitRepositoryKind && client.ObjectKeyFromObject(s.Object) == f.Sync {
+			source = s
+		}
+	}
+	for i := range f.Kustomizations {
+		if k := &f.Kustomizations[i]; client.ObjectKeyFromObject(k) == f.Sync {
+			sync = k
+		}
+	}
+	return source, sync
+}
+
+// current reports whether the tier has what its repository has now.
+func (f Facts) current() bool {
+	source, sync := f.root()
+	return source != nil && sync != nil && f.unasked(source.Object, source.Handled) == "" &&
+		f.unasked(sync, sync.Status.LastHandledReconcileAt) == "" && f.behind(sync) == ""
+}
+
 // toAsk are the objects that were not asked yet. They are when the tier has what its repository
 // has now: the agent of before may have left all of them ready. Charts are asked when all sources
 // have answered, and HelmReleases when all charts have: each is made of those before. Layers are not asked: each of
 // their children would be compared whole, and one that manages itself does not answer.
 func (f Facts) toAsk() []client.Object {
-	var all []client.Object
-	synced := 0
-	for _, s := range f.Sources {
-		if s.Kind == sourcev1.GitRepositoryKind && client.ObjectKeyFromObject(s.Object) == f.Sync && f.unasked(s.Object, s.Handled) == "" {
-			synced++
-		}
-	}
-	for i := range f.Kustomizations {
-		k := &f.Kustomizations[i]
-		if client.ObjectKeyFromObject(k) == f.Sync && cmp.Or(f.unasked(k, k.Status.LastHandledReconcileAt), f.behind(k)) == "" {
-			synced++
-		}
-		if !k.Spec.Suspend {
-			all = append(all, k)
-		}
-	}
-	if synced < 2 {
+	if !f.current() {
 		return nil
+	}
+	var all []client.Object
+	for i := range f.Kustomizations {
+		if !f.Kustomizations[i].Spec.Suspend {
+			all = append(all, &f.Kustomizations[i])
+		}
 	}
 	for i := range f.Rollouts {
 		if !f.Rollouts[i].Spec.Suspend {

@@ -240,22 +240,10 @@ func (b *bootstrap) stays(ctx context.Context, c client.Client, key client.Objec
 			is.branch = git.Spec.Reference.Branch
 		}
 	}
-	if is.path == to.path && (is.branch == "" || is.branch == to.branch) && (is.url == "" || samePlace(is.url, to.url)) {
+	if is.path == to.path && (is.branch == "" || is.branch == to.branch) && (is.url == "" || layout.SamePlace(is.url, to.url)) {
 		return nil
 	}
 	return fmt.Errorf("cannot bootstrap: Kustomization %s of this cluster syncs %s, and would sync %s from now on; use the context of that tier, or say --move if this one is to move there", key, is, to)
-}
-
-// samePlace reports whether two URLs lead to one repository, by whatever protocol and login.
-func samePlace(a, b string) bool {
-	place := func(s string) string {
-		u, err := url.Parse(s)
-		if err != nil {
-			return s
-		}
-		return strings.ToLower(u.Hostname()) + "/" + strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git")
-	}
-	return place(a) == place(b)
 }
 
 // tierKey names the two objects that sync the tier.

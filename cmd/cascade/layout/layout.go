@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -71,6 +72,18 @@ func Clean(tier string) (string, error) {
 		return "", fmt.Errorf("cannot use path %q: it must be below the root of the repository", tier)
 	}
 	return clean, nil
+}
+
+// SamePlace reports whether two URLs lead to one repository, by whatever protocol and login.
+func SamePlace(a, b string) bool {
+	place := func(s string) string {
+		u, err := url.Parse(s)
+		if err != nil {
+			return s
+		}
+		return strings.ToLower(u.Hostname()) + "/" + strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git")
+	}
+	return place(a) == place(b)
 }
 
 // objectsOf reads the objects of a file.

@@ -1,0 +1,63 @@
+package mom
+
+import (
+	"fmt"
+	"net/url"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
+)
+
+// Tier is where Git declares a tier.
+type Tier struct {
+	// Repository is its address without any login, which may be another person's.
+	Repository string `json:"repository,omitempty"`
+	Path       string `json:"path,omitempty"`
+}
+
+// tierAt is what a path of a repository declares.
+func tierAt(address, path string) Tier {
+	if u, err := url.Parse(address); err == nil {
+		u.User = nil
+		address = u.String()
+	}
+	return Tier{Repository: address, Path: path}
+}
+
+func (t Tier) String() string { return fmt.Sprintf("path %s of %s", t.Path, t.Repository) }
+
+// is reports whether both are one tier. Its repository may be read by another protocol.
+func (t Tier) is(other Tier) bool {
+	return t.Path == other.Path && layout.SamePlace(t.Repository, other.Repository)
+}
+
+// tier is the one that the cluster is of, which was of before when it was told to sync to. A
+// path that is not there, or a repository that nobody can read, is no tier: it may be a slip,
+// and its correction is no other tier. Where nothing was applied before, the first object
+// counts, which the inventory has before the cluster does.
+func (f Facts) tier(before, to Tier) Tier {
+	source, sync := f.root()
+	if source == nil || sync == nil {
+		return before
+	}
+	first := before == Tier{} && (sync.Status.Inventory != nil && len(sync.Status.Inventory.Entries) > 0 || sync.Status.LastAppliedRevision != "")
+	if first || f.current() && notReady(source.Object) == "" && notReady(sync) == "" {
+		return to
+	}
+	return before
+}
+
+// declared is the tier that the cluster was told to sync last.
+func (f Facts) declared() Tier {
+	source, sync := f.root()
+	if source == nil || sync == nil {
+		return Tier{}
+	}
+	path, err := layout.Clean(sync.Spec.Path)
+	git, ok := source.Object.(*sourcev1.GitRepository)
+	if err != nil || !ok {
+		return Tier{}
+	}
+	return tierAt(git.Spec.URL, path)
+}
