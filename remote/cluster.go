@@ -132,7 +132,10 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		// There is no contact any more: Cluster API takes the cluster down.
 		r.Connections.Forget(r.key())
 		if len(ownerLabels(r.child.Labels)) > 0 {
-			// Its owner would make it again.
+			// Its owner would make it again. Nothing is in place any more, for which a Layer that goes would wait.
+			if r.child.Status.Identity != nil || len(r.child.Status.Layers) > 0 {
+				r.beginAnew()
+			}
 			r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonClusterNotReady, "Cluster %s does not exist, or is being deleted", key.Name)
 			return cluster, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
 		}
@@ -148,10 +151,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 	cluster = capibridge.FromObject(u)
 	if id := r.child.Status.Identity; id != nil && id.ClusterUID != "" && id.ClusterUID != cluster.UID {
 		// Re-created under the same name: another cluster, in which nothing is in place.
-		r.Children.forget(r.key())
-		r.notes = r.notesOf(r.key())
-		// What it may have is what the Rollouts say, who are told of the other cluster by this.
-		r.child.Status = v1alpha1.ChildStatus{Rollouts: r.child.Status.Rollouts}
+		r.beginAnew()
 		if err := r.writeStatus(ctx); err != nil {
 			return cluster, false, result, err
 		}
@@ -174,6 +174,14 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		return cluster, false, result, nil
 	}
 	return cluster, true, result, nil
+}
+
+// beginAnew drops all that is known of a cluster that is no more. What the next one may have is what
+// the Rollouts say, who are told of it by this.
+func (r *run) beginAnew() {
+	r.Children.forget(r.key())
+	r.notes = r.notesOf(r.key())
+	r.child.Status = v1alpha1.ChildStatus{Rollouts: r.child.Status.Rollouts}
 }
 
 // managedElsewhere reports whether another tier manages a Cluster that is not here. Not to

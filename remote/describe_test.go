@@ -196,12 +196,13 @@ func TestClusterGoes(t *testing.T) {
 			if err := d.client.Update(t.Context(), &d.child); err != nil {
 				t.Fatal(err)
 			}
+			d.child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "app", Result: v1alpha1.ResultSucceeded}}
 			key := client.ObjectKeyFromObject(&d.child)
 			if cluster, _ := d.children.Clusters.Get(key); tc.goes {
 				cluster.SetDeletionTimestamp(&start)
 				d.children.Clusters = clusters.Fixed(cluster)
 			}
-			r := &run{Children: d.children, child: d.child.DeepCopy(), notes: &notes{}}
+			r := &run{Children: d.children, child: d.child.DeepCopy(), notes: d.children.notesOf(key)}
 			if _, ok, _, err := r.facts(t.Context()); err != nil || ok == tc.goes {
 				t.Fatalf("%s: facts() = %t, %v", tc.reason, ok, err)
 			}
@@ -220,6 +221,12 @@ func TestClusterGoes(t *testing.T) {
 			ready := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.ConnectedCondition)
 			if says := ready != nil && ready.Reason == v1alpha1.ReasonClusterNotReady && strings.Contains(ready.Message, "Cluster alpha"); says != tc.goes {
 				t.Errorf("%s: it says %+v", tc.reason, ready)
+			}
+			// A Layer that is being deleted would wait for what is gone.
+			app := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "app"}}
+			has := r.child.Status.Identity != nil || meta.IsStatusConditionTrue(r.child.Status.Conditions, v1alpha1.SeededCondition) || len(holdersOf(app, []v1alpha1.Child{*r.child})) > 0
+			if has == tc.goes || len(r.child.Status.Rollouts) != 1 {
+				t.Errorf("%s: it has on record %+v", tc.reason, r.child.Status)
 			}
 		})
 	}
