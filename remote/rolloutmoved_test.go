@@ -55,7 +55,7 @@ func TestSourceInChild(t *testing.T) {
 		return v1alpha1.ReportedSource{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Revision: revision}
 	}
 	brought := func(objects ...v1alpha1.ReportedSource) *v1alpha1.ReportBrought {
-		return &v1alpha1.ReportBrought{Objects: objects}
+		return &v1alpha1.ReportBrought{Objects: objects, Complete: true}
 	}
 	for name, tc := range map[string]struct {
 		reason string
@@ -123,7 +123,8 @@ func TestNewToRollout(t *testing.T) {
 		"Source":        {"", moved{}, []v1alpha1.ChildLayer{waits}, nil, true},
 		"SourceInPlace": {"a layer is in place, which may have brought it", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, nil, false},
 		"SourceUntold":  {"an agent of before may have it without a word of it", moved{}, []v1alpha1.ChildLayer{waits}, &v1alpha1.Report{Ready: true}, false},
-		"SourceTold":    {"its agent came with a layer that is in place, and tells all that layers brought", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{}}, true},
+		"SourceTold":    {"its agent came with a layer that is in place, and tells all that layers brought", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{Complete: true}}, true},
+		"SourceUnnamed": {"an agent of before leaves out HelmReleases whose version no pin can name", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{}}, false},
 		"SourceNoRoom":  {"it may be one of those that there was no room for", moved{}, []v1alpha1.ChildLayer{waits, inPlace}, &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{More: 1}}, false},
 	} {
 		o := &v1alpha1.Rollout{}

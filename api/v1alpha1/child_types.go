@@ -307,6 +307,10 @@ type ReportBrought struct {
 	// More counts those that there was no room for.
 	// +optional
 	More int32 `json:"more,omitempty"`
+	// Complete: Objects are all that have anything. An agent of before, which left out
+	// HelmReleases at a version that no pin can name, does not tell.
+	// +optional
+	Complete bool `json:"complete,omitempty"`
 }
 
 // ReportedSource is a source or HelmRelease with what it has.

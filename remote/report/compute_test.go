@@ -172,7 +172,7 @@ func TestCompute(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tc.want.Since, tc.want.Brought = later(time.Minute), &v1alpha1.ReportBrought{}
+			tc.want.Since, tc.want.Brought = later(time.Minute), &v1alpha1.ReportBrought{Complete: true}
 			got := Compute(tc.facts, nil, later(time.Minute))
 			if diff := cmp.Diff(&tc.want, got); diff != "" {
 				t.Errorf("%s\nCompute(): -want, +got:\n%s", tc.reason, diff)

@@ -60,6 +60,7 @@ func confineBrought(b *v1alpha1.ReportBrought) {
 	// What is cut off is not told either.
 	cut := max(0, len(b.Objects)-maxBrought)
 	b.Objects, b.More = b.Objects[:len(b.Objects)-cut], int32(min(int64(max(0, b.More))+int64(cut), math.MaxInt32))
+	b.Complete = b.Complete && b.More == 0
 	for i := range b.Objects {
 		o := &b.Objects[i]
 		o.Kind, o.Namespace = bounded(o.Kind, maxLabel), bounded(o.Namespace, maxLabel)

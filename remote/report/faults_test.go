@@ -63,7 +63,7 @@ func TestFaults(t *testing.T) {
 				{Name: "StateBackup/cascade-system/a", Reason: "DestinationFailed", Message: "m"}, {Name: "StateBackup/cascade-system/b", Reason: "BackupStale", Message: "m"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := &v1alpha1.Report{Ready: true, Reason: "Succeeded", Since: start, Brought: &v1alpha1.ReportBrought{}, Faults: tc.faults, Failing: tc.failing}
+			want := &v1alpha1.Report{Ready: true, Reason: "Succeeded", Since: start, Brought: &v1alpha1.ReportBrought{Complete: true}, Faults: tc.faults, Failing: tc.failing}
 			if diff := cmp.Diff(want, Compute(tc.facts, nil, start)); diff != "" {
 				t.Errorf("%s: -want, +got:\n%s", tc.why, diff)
 			}

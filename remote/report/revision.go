@@ -223,7 +223,7 @@ func brought(f Facts, late map[sourceKey]string) *v1alpha1.ReportBrought {
 	slices.SortFunc(all, func(a, b object) int {
 		return cmp.Or(-boolean(a.pinned, b.pinned), boolean(a.Revision == "", b.Revision == ""), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	b := &v1alpha1.ReportBrought{More: int32(max(0, len(all)-maxBrought))}
+	b := &v1alpha1.ReportBrought{More: int32(max(0, len(all)-maxBrought)), Complete: len(all) <= maxBrought}
 	for _, o := range all[:min(len(all), maxBrought)] {
 		b.Objects = append(b.Objects, o.ReportedSource)
 	}
@@ -276,7 +276,7 @@ func broughtAt(b *v1alpha1.ReportBrought, of v1alpha1.RolloutPinnedSource) int {
 // HasNothing reports whether the cluster of a report has nothing of an object that a Rollout moves: its
 // agent tells of all that layers brought, and that is not among it.
 func HasNothing(r *v1alpha1.Report, of v1alpha1.RolloutPinnedSource) bool {
-	return r.Brought != nil && r.Brought.More == 0 && broughtAt(r.Brought, of) < 0
+	return r.Brought != nil && r.Brought.Complete && broughtAt(r.Brought, of) < 0
 }
 
 // RevisionOf is the revision of one source in a report: the only one, of whatever name, or

@@ -293,6 +293,7 @@ func TestBrought(t *testing.T) {
 		"Told":    {"it has it", few, "web", false},
 		"NoRoom":  {"it may be one of those that are not told", r, "net", false},
 		"Older":   {"an agent of before tells of none", &v1alpha1.Report{}, "web", false},
+		"Unnamed": {"an agent of before leaves out what has a version that no pin can name", &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{}}, "web", false},
 	} {
 		if got := HasNothing(tc.report, v1alpha1.RolloutPinnedSource{Kind: "HelmRelease", Namespace: web.Namespace, Name: tc.of}); got != tc.want {
 			t.Errorf("%s: %s: it has nothing %t", name, tc.reason, got)
@@ -316,7 +317,8 @@ func TestBrought(t *testing.T) {
 	for range 2 * maxBrought {
 		r.Brought.Objects = append(r.Brought.Objects, v1alpha1.ReportedSource{Kind: strings.Repeat("k", 9999), Revision: strings.Repeat("r", 9999)})
 	}
-	if confine(r); len(r.Brought.Objects) != maxBrought || r.Brought.More != 4*maxBrought+2 {
-		t.Errorf("a child told %d, and %d more", len(r.Brought.Objects), r.Brought.More)
+	r.Brought.Complete = true
+	if confine(r); len(r.Brought.Objects) != maxBrought || r.Brought.More != 4*maxBrought+2 || r.Brought.Complete {
+		t.Errorf("a child told %d, and %d more, complete %t", len(r.Brought.Objects), r.Brought.More, r.Brought.Complete)
 	}
 }
