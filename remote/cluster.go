@@ -131,12 +131,14 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		// There is no contact any more: Cluster API takes the cluster down.
 		r.Connections.Forget(r.key())
-		if len(ownerLabels(r.child.Labels)) > 0 {
+		if by := declaredBy(r.child.Labels); by != "" {
 			// Its owner would make it again. Nothing is in place any more, for which a Layer that goes would wait.
 			if r.child.Status.Identity != nil || len(r.child.Status.Layers) > 0 {
 				r.beginAnew()
 			}
-			r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonClusterNotReady, "Cluster %s does not exist, or is being deleted", key.Name)
+			r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonClusterNotReady,
+				"Cluster %s does not exist, or is being deleted: the Child stays for %s, which declares it by its labels; if nobody does any more: kubectl delete child %s -n %s",
+				key.Name, by, r.child.Name, r.child.Namespace)
 			return cluster, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
 		}
 		r.gone = true

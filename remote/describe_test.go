@@ -179,7 +179,7 @@ func TestDescribeFirst(t *testing.T) {
 // TestClusterGoes: the Child of a Cluster goes with it. One that somebody declares would be made
 // again each time, and has what its owner says of it, as that nothing is to be pushed.
 func TestClusterGoes(t *testing.T) {
-	const owner = "kustomize.toolkit.fluxcd.io/name"
+	const owner, in = "kustomize.toolkit.fluxcd.io/name", "kustomize.toolkit.fluxcd.io/namespace"
 	for name, tc := range map[string]struct {
 		reason     string
 		labels     map[string]string
@@ -187,8 +187,9 @@ func TestClusterGoes(t *testing.T) {
 		want       map[string]string
 	}{
 		"Discovered": {"the tier made it", map[string]string{"site": "here"}, true, false, nil},
-		"Declared":   {"a Kustomization would make it again", map[string]string{"site": "here", owner: "fleet"}, true, true, map[string]string{"site": "here", owner: "fleet"}},
-		"Labels":     {"whose it is, it says beside the labels of its Cluster", map[string]string{"site": "there", owner: "fleet"}, false, true, map[string]string{"site": "here", owner: "fleet"}},
+		"Declared":   {"a Kustomization would make it again", map[string]string{"site": "here", owner: "fleet", in: "flux"}, true, true, map[string]string{"site": "here", owner: "fleet", in: "flux"}},
+		"Directive":  {"nobody declares it who only has it be kept", map[string]string{"kustomize.toolkit.fluxcd.io/prune": "disabled"}, true, false, nil},
+		"Labels":     {"whose it is, it says beside the labels of its Cluster", map[string]string{"site": "there", owner: "fleet", in: "flux"}, false, true, map[string]string{"site": "here", owner: "fleet", in: "flux"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDescribed(t, withoutProvider)
@@ -219,7 +220,8 @@ func TestClusterGoes(t *testing.T) {
 				t.Errorf("%s: it has %v, %+v", tc.reason, got.Labels, got.Spec)
 			}
 			ready := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.ConnectedCondition)
-			if says := ready != nil && ready.Reason == v1alpha1.ReasonClusterNotReady && strings.Contains(ready.Message, "Cluster alpha"); says != tc.goes {
+			if says := ready != nil && ready.Reason == v1alpha1.ReasonClusterNotReady && strings.Contains(ready.Message, "Cluster alpha") &&
+				strings.Contains(ready.Message, "Kustomization/flux/fleet") && strings.Contains(ready.Message, "kubectl delete child alpha -n "+key.Namespace); says != tc.goes {
 				t.Errorf("%s: it says %+v", tc.reason, ready)
 			}
 			// A Layer that is being deleted would wait for what is gone.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
@@ -30,7 +31,17 @@ func childLabels(of map[string]string) map[string]string {
 	return out
 }
 
-// ownerLabels are those that say who declares a Child; one that the tier made has none.
+// declaredBy is who declares a Child, by its labels; empty for one that the tier made. Whether that
+// is still there they do not tell: it may be of another cluster.
+func declaredBy(of map[string]string) string {
+	const layer = v1alpha1.LayerLabelGroup
+	if of[layer+"/name"] != "" {
+		return "Layer/" + of[layer+"/namespace"] + "/" + of[layer+"/name"] + " of the parent tier"
+	}
+	return apply.Marked(of, "")
+}
+
+// ownerLabels are those of whoever applies a Child, as childLabels takes them from a Cluster's.
 func ownerLabels(of map[string]string) map[string]string {
 	out := maps.Clone(of)
 	maps.DeleteFunc(out, func(k, _ string) bool { return !isOwnerLabel(k) })

@@ -559,8 +559,8 @@ func child() Section {
 			},
 			{
 				Reasons: []string{"ClusterNotReady"},
-				Means:   "infrastructure or control plane is not there yet, or `readyWhen` is false",
-				Next:    "wait, or look at the `Cluster`",
+				Means:   "infrastructure or control plane is not there yet, `readyWhen` is false, or the `Cluster` of a declared Child is gone",
+				Next:    "wait, or look at the `Cluster`; delete a Child that nobody declares any more",
 			},
 			{
 				Reasons: []string{"Paused"},
