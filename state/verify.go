@@ -21,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge/graph"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/state/archive"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 // ErrNotEmpty: a control plane to verify a state in has something.
@@ -173,6 +174,20 @@ func Clusters(s *archive.Snapshot) []types.NamespacedName {
 	}
 	slices.SortFunc(out, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	return out
+}
+
+// Restoring reports how many Clusters a tier has, and which of them a restore has not resumed yet.
+func Restoring(ctx context.Context, c kube.Reader) (all int, restoring []types.NamespacedName, err error) {
+	gvk, err := clusters.Served(ctx, c)
+	if err != nil || gvk.Empty() {
+		return 0, nil, err
+	}
+	_, err = list(ctx, c, gvk, "", func(u *unstructured.Unstructured) {
+		if all++; u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
+			restoring = append(restoring, nameOf(u))
+		}
+	})
+	return all, restoring, err
 }
 
 // Follows reports whether a newer state is of the tier of another one as it went on, so that what

@@ -1490,8 +1490,8 @@ func stateBackup() Section {
 			},
 			{
 				Reasons: []string{"RestorePending"},
-				Means:   "the destination has versions of before this StateBackup, and the first sync of the tier is not over: what those have may not be restored yet, and a version above them would be that of an empty tier; nothing is saved or deleted",
-				Next:    "restore the newest version: `cascade restore`; it goes on when the first sync is settled, by itself or by `cascade approve first-sync`",
+				Means:   "the destination has versions that this StateBackup did not save, the first sync of the tier is not over, and the tier has no Clusters, or some that are being restored: a version above them would be that of an empty tier; nothing is saved or deleted",
+				Next:    "if the tier that saved them is gone, and this one takes its place: `cascade restore`, to its end; if they are another tier's, which may run: a destination of its own; if nothing is to be restored, or all is: `cascade approve first-sync`",
 			},
 			{
 				Reasons: []string{"EncryptionFailed"},

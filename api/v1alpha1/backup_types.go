@@ -95,6 +95,10 @@ type StateBackupStatus struct {
 	// LastSuccess is when the newest version was last found to be the present state.
 	// +optional
 	LastSuccess *metav1.Time `json:"lastSuccess,omitempty"`
+	// Destination is the URL where it saves. At another one that has versions already it saves
+	// nothing until these cannot be what is to be restored into the tier.
+	// +optional
+	Destination string `json:"destination,omitempty"`
 	// LastVersion is the newest version: <epoch>-<number>.
 	// +optional
 	LastVersion string `json:"lastVersion,omitempty"`

@@ -10,6 +10,8 @@
 //   - only a StateBackup in the agent's own namespace counts: who may write one elsewhere
 //     could otherwise send the Secrets of the whole tier to a place of their own;
 //   - nothing is saved without a recipient;
+//   - above versions that another StateBackup saved, nothing is saved that could be an empty tier
+//     before its restore;
 //   - versions are deleted after a newer one is complete, and the newest is never deleted;
 //   - no condition and no event has anything of what was saved.
 //

@@ -171,6 +171,19 @@ func (r *Reconciler) check(ctx context.Context, o *v1alpha1.StateBackup) (timing
 
 // save takes the state, and keeps it if it is another one than the newest version has.
 func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing, recipients []age.Recipient) (string, error) {
+	at, err := r.open(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	defer at.Close()
+	versions, err := at.Versions(ctx)
+	if err != nil && !errors.Is(err, store.ErrGone) { // what is gone is saved anew
+		return "", destination(err)
+	}
+	o.Status.Versions = int32(min(len(versions), 1<<30))
+	if err := r.admit(ctx, o, versions); err != nil {
+		return "", err
+	}
 	var warned int
 	s, err := state.Take(ctx, r.Reader, state.TakeOptions{
 		Program: r.Program, Namespace: r.Namespace, Now: r.Now,
@@ -187,19 +200,6 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 	if err != nil {
 		return "", &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
 	}
-	at, err := r.open(ctx, o)
-	if err != nil {
-		return "", err
-	}
-	defer at.Close()
-	versions, err := at.Versions(ctx)
-	if err != nil && !errors.Is(err, store.ErrGone) { // what is gone is saved anew
-		return "", destination(err)
-	}
-	o.Status.Versions = int32(min(len(versions), 1<<30))
-	if err := r.restored(ctx, o, versions); err != nil {
-		return "", err
-	}
 	if n := len(versions); n > 0 && digest == o.Status.LastDigest && versions[n-1].String() == o.Status.LastVersion {
 		return fmt.Sprintf("the state is that of version %s", o.Status.LastVersion), nil
 	}
@@ -212,14 +212,18 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 			return "", &failure{reason: v1alpha1.ReasonProgressing, err: err}
 		}
 	}
+	if err := r.claim(ctx, o); err != nil {
+		return "", err
+	}
 	return r.keep(ctx, o, at, t, s, sealed, digest)
 }
 
-// restored fails if what was saved at the destination before this StateBackup was there may still be
-// what is to be restored into the tier. A version above it would be the newest, of a tier without
-// Clusters, and each that follows would have one of the good ones deleted.
-func (r *Reconciler) restored(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
-	if len(versions) == 0 || o.Status.LastVersion != "" {
+// admit fails if what others saved at the destination may still be what is to be restored into the
+// tier. A version above it would be the newest, of a tier without Clusters, and each that follows
+// would have one of the good ones deleted. A tier of which the first sync is open makes no Cluster
+// unasked: where it has some, they were restored, moved here, or a person wanted them.
+func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
+	if len(versions) == 0 || o.Status.Destination == o.Spec.Destination.URL {
 		return nil
 	}
 	cm := &corev1.ConfigMap{}
@@ -230,9 +234,35 @@ func (r *Reconciler) restored(ctx context.Context, o *v1alpha1.StateBackup, vers
 	if settled, _ := firstsync.Says(cm); settled {
 		return nil
 	}
+	clusters, restoring, err := state.Restoring(ctx, r.Reader)
+	newest := versions[len(versions)-1]
+	switch {
+	case err != nil:
+		return &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
+	case len(restoring) > 0:
+		return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
+			"cannot save above version %s: Cluster %s is being restored; where that was ended, call the same cascade restore again", newest, restoring[0])}
+	case clusters > 0:
+		return nil
+	}
 	return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
-		"cannot save above version %s, which was saved before this StateBackup was there: the first sync of the tier is not over; restore that version, or settle the first sync: cascade approve first-sync",
-		versions[len(versions)-1])}
+		"cannot save above version %s, which this StateBackup did not save: the tier has no Clusters, and its first sync is not over. If the tier that saved it is gone, and this one takes its place: cascade restore. "+
+			"If that is another tier: give this one a destination of its own. If nothing is to be restored, or all is: cascade approve first-sync", newest)}
+}
+
+// claim notes that the destination is one that this StateBackup saves at, before it does: a version
+// whose answer is lost is its own all the same.
+func (r *Reconciler) claim(ctx context.Context, o *v1alpha1.StateBackup) error {
+	if o.Status.Destination == o.Spec.Destination.URL {
+		return nil
+	}
+	claimed := o.DeepCopy()
+	claimed.Status.Destination = o.Spec.Destination.URL
+	if err := status.Patch(ctx, r.Client, o, claimed, manager); err != nil {
+		return &failure{reason: v1alpha1.ReasonProgressing, err: err}
+	}
+	o.Status.Destination = claimed.Status.Destination
+	return nil
 }
 
 // keep saves a version under the lock, and deletes old ones.

@@ -17,6 +17,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/store"
@@ -247,18 +249,34 @@ func TestFailures(t *testing.T) {
 // TestRestorePending: a tier that is made anew has its StateBackup from Git, before anybody restores
 // what the former one saved at the same address.
 func TestRestorePending(t *testing.T) {
+	none := []string(nil)
 	for name, tt := range map[string]struct {
 		reason, state string
-		former, saves bool
+		former        bool
+		// destination is where this StateBackup saved a version 1-1 before, if it did.
+		destination string
+		// clusters of the tier, each with the state that is being restored, if one is.
+		clusters []string
+		// want is a part of the condition; empty: a version is saved.
+		want string
 	}{
-		"Open":    {"nothing is restored yet: an empty tier would be the newest version", "open", true, false},
-		"Adopt":   {"nor is it here", "adopt", true, false},
-		"None":    {"the agent has no record yet", "", true, false},
-		"Settled": {"the tier is whole: only the StateBackup is new", "settled", true, true},
-		"First":   {"nothing was saved there before", "open", false, true},
+		"Open":      {"nothing is restored yet: an empty tier would be the newest version", "open", true, "", none, "cascade restore"},
+		"Adopt":     {"nor is it here", "adopt", true, "", none, "cascade approve first-sync"},
+		"None":      {"the agent has no record yet", "", true, "", none, "a destination of its own"},
+		"Settled":   {"the tier is whole: only the StateBackup is new", "settled", true, "", none, ""},
+		"First":     {"nothing was saved there before", "open", false, "", none, ""},
+		"Restored":  {"Clusters run: a restored tier is open for as long as anything that Git declares is not ready", "open", true, "", []string{"", ""}, ""},
+		"Held":      {"a hold of a person does not end by itself", "adopt", true, "", []string{""}, ""},
+		"Restoring": {"a part of them is made", "open", true, "", []string{"", "id"}, "Cluster fleet/b is being restored"},
+		"Own":       {"it saved there before", "open", true, "s3://bucket/tier", none, ""},
+		"Moved":     {"it saved elsewhere, and a version has the same name anywhere", "open", true, "s3://bucket/wrong", none, "version 1-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, func(o *v1alpha1.StateBackup) { o.Spec.KeepLast = 1 })
+			b := newBench(t, func(o *v1alpha1.StateBackup) {
+				if o.Spec.KeepLast = 1; tt.destination != "" {
+					o.Generation, o.Status.ObservedGeneration, o.Status.Destination, o.Status.LastVersion = 2, 1, tt.destination, "1-1"
+				}
+			})
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap, UID: "record"}, Data: map[string]string{"state": tt.state}}
 			var err error
 			if tt.state == "" {
@@ -269,11 +287,14 @@ func TestRestorePending(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			for i, restoring := range tt.clusters {
+				b.cluster(string(rune('a'+i)), restoring)
+			}
 			at, err := store.Open(t.Context(), b.dir, store.Options{Now: b.Reconciler.Now})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := []string{"1-1"}
+			want := "1-1"
 			if tt.former {
 				l, err := at.Lock(t.Context(), "former", time.Minute)
 				if err == nil {
@@ -282,24 +303,101 @@ func TestRestorePending(t *testing.T) {
 				if err := errors.Join(err, at.Unlock(t.Context(), l)); err != nil {
 					t.Fatal(err)
 				}
-				if tt.saves {
-					want = []string{"2-1"}
+				if tt.want == "" {
+					want = "2-1"
 				}
 			}
+			reader := b.Reader
+			if tt.want != "" {
+				b.Reader = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+					List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+						if _, ok := list.(*metav1.PartialObjectMetadataList); ok {
+							t.Errorf("%s: the whole state is taken, at each retry, for nothing", tt.reason)
+						}
+						return c.List(ctx, list, opts...)
+					},
+				})
+			}
 			o, _, err := b.reconcile()
-			if saved := err == nil; saved != tt.saves || !saved && (ready(o).Reason != v1alpha1.ReasonRestorePending || !strings.Contains(ready(o).Message, "version 1-1")) {
+			if tt.want == "" && err != nil || tt.want != "" && (ready(o).Reason != v1alpha1.ReasonRestorePending || !strings.Contains(ready(o).Message, tt.want) || !strings.Contains(ready(o).Message, "version 1-1")) {
 				t.Errorf("%s: %+v, %v", tt.reason, ready(o), err)
 			}
-			versions, err := at.Versions(t.Context())
-			var names []string
-			for _, v := range versions {
-				names = append(names, v.String())
+			b.Reader = reader
+			if again, _, err := b.reconcile(); tt.want != "" && (err == nil || ready(again) != ready(o)) {
+				t.Errorf("%s: tried again: %+v, %v", tt.reason, ready(again), err)
 			}
-			if err != nil || !slices.Equal(names, want) {
-				t.Errorf("%s: the versions are %q, %v, want %q", tt.reason, names, err, want)
+			if names := b.versions(); !slices.Equal(names, []string{want}) {
+				t.Errorf("%s: the versions are %q, want %q", tt.reason, names, want)
 			}
 		})
 	}
+}
+
+// TestOwnVersion: the first version of a StateBackup is saved, and what became of it is not written.
+// It saves on.
+func TestOwnVersion(t *testing.T) {
+	b := newBench(t, nil)
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap, UID: "record"}, Data: map[string]string{"state": "open"}}
+	if err := b.Client.Update(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	whole := b.Client
+	b.Client = interceptor.NewClient(whole.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if o.(*v1alpha1.StateBackup).Status.LastVersion != "" {
+				return errors.New("the process is killed")
+			}
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	if o, _, err := b.reconcile(); err == nil || o.Status.LastVersion != "" || !slices.Equal(b.versions(), []string{"1-1"}) {
+		t.Fatalf("%+v, %v, %q", o.Status, err, b.versions())
+	}
+	b.Client = whole
+	if o, _, err := b.reconcile(); err != nil || ready(o).Reason != v1alpha1.ReasonSucceeded || o.Status.LastVersion != "2-1" {
+		t.Errorf("%+v, %v", o.Status, err)
+	}
+}
+
+// cluster is made in the tier; a restore has not resumed it if restoring is not empty.
+func (b *bench) cluster(name, restoring string) {
+	b.t.Helper()
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: clusterapi.ClusterCRD, Labels: map[string]string{"clusterctl.cluster.x-k8s.io": ""}}}
+	crd.Spec.Group, crd.Spec.Names.Kind = clusterapi.ClusterKind.Group, clusterapi.ClusterKind.Kind
+	crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1beta2", Served: true, Storage: true}}
+	if err := client.IgnoreAlreadyExists(b.Client.Create(b.t.Context(), crd)); err != nil {
+		b.t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion("cluster.x-k8s.io/v1beta2")
+	u.SetKind("Cluster")
+	u.SetNamespace("fleet")
+	u.SetName(name)
+	u.SetUID(types.UID(name))
+	if restoring != "" {
+		u.SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: restoring})
+	}
+	if err := b.Client.Create(b.t.Context(), u); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// versions are the names of those at the destination.
+func (b *bench) versions() []string {
+	b.t.Helper()
+	at, err := store.Open(b.t.Context(), b.dir, store.Options{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	versions, err := at.Versions(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var names []string
+	for _, v := range versions {
+		names = append(names, v.String())
+	}
+	return names
 }
 
 // TestCircle: whoever may write ConfigMaps in some namespace makes two that own each other. The
