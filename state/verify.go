@@ -193,14 +193,17 @@ func Restoring(ctx context.Context, c kube.Reader) (all int, restoring []types.N
 // Follows reports whether a newer state is of the tier of another one as it went on, so that what
 // it does not have was removed since: it is of the same cluster, or knows who led the tier then. One
 // that an agent saved which began anew at the same address, before anything was restored, does not.
-// A state that has nobody on record who led its tier is followed by any.
+// A state that has nobody on record who led its tier is followed by any that has Clusters.
 func Follows(newer, s *archive.Snapshot, namespace string) (bool, error) {
 	then, err := lineageOf(s, namespace)
 	if err != nil {
 		return false, err
 	}
-	if newer.Tier == s.Tier || len(then) == 0 {
+	if newer.Tier == s.Tier {
 		return true, nil
+	}
+	if len(then) == 0 {
+		return len(Clusters(newer)) > 0, nil
 	}
 	since, err := lineageOf(newer, namespace)
 	if err != nil {

@@ -103,9 +103,11 @@ func (r *restoring) run(ctx context.Context) error {
 	return err
 }
 
-// choose returns the version to restore, and the newest one that follows it, nil if none does. An
-// agent may have saved the tier that is to be restored into before anything was: its versions have no
-// Clusters, do not follow those of the former tier, and say nothing of these.
+// choose returns the version to restore, and the newest one that follows it, nil if none does. It does
+// not choose where the newest has no Clusters and is not known to follow the ones before it: an agent
+// may have saved a tier that was made anew before anything was restored into it, or the tier may have
+// gone on without what the former had. The one would restore nothing, and the other one Clusters that
+// are gone.
 func (r *restoring) choose(versions []store.Version, namespace string, load func(store.Version) (*archive.Snapshot, error)) (v store.Version, s, newer *archive.Snapshot, err error) {
 	if v, err = store.Find(versions, r.version); err != nil {
 		return v, nil, nil, err
@@ -115,20 +117,18 @@ func (r *restoring) choose(versions []store.Version, namespace string, load func
 	}
 	i := slices.Index(versions, v)
 	if r.version == "" {
-		for i--; i >= 0 && len(state.Clusters(s)) == 0; i-- {
-			before, err := load(versions[i])
-			if err != nil {
+		var before *archive.Snapshot
+		for i--; i >= 0 && len(state.Clusters(s)) == 0 && (before == nil || len(state.Clusters(before)) == 0); i-- {
+			if before, err = load(versions[i]); err != nil {
 				return v, nil, nil, fmt.Errorf("cannot compare version %s, which has no Clusters, with the ones before: %w; to restore it nevertheless, name it with --version", v, err)
 			}
 			follows, err := state.Follows(s, before, namespace)
-			switch {
-			case err != nil:
+			if err == nil && !follows {
+				err = fmt.Errorf("cannot choose a version: the newest, %s, of tier %s, has no Clusters, and is not known to follow %s, of tier %s, which has %d; name the one to restore with --version",
+					v, s.Tier, versions[i], before.Tier, len(state.Clusters(before)))
+			}
+			if err != nil {
 				return v, nil, nil, err
-			case !follows:
-				r.say("version %s, of tier %s, has no Clusters and does not follow version %s, which is restored", v, s.Tier, versions[i])
-				v, s = versions[i], before
-			case len(state.Clusters(before)) > 0:
-				return v, s, nil, nil // the Clusters were removed
 			}
 		}
 		return v, s, nil, nil

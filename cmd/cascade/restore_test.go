@@ -33,15 +33,18 @@ func TestChoose(t *testing.T) {
 		fails       bool
 	}{
 		"Newest":      {"the newest, as ever", []version{former, former}, "", 1, -1, false},
-		"Empty":       {"an agent saved the new tier", []version{former, {"new", "", 0}, {"new", "begun", 0}}, "", 0, -1, false},
-		"Twice":       {"and another one before it", []version{former, {"first", "", 0}, {"new", "begun", 0}}, "", 0, -1, false},
+		"Empty":       {"an agent saved the new tier, before a restore or since it goes on without Clusters: a person knows", []version{former, {"new", "", 0}, {"new", "begun", 0}}, "", -1, -1, true},
+		"Twice":       {"and another one before it", []version{former, {"first", "", 0}, {"new", "begun", 0}}, "", -1, -1, true},
+		"EmptyAsked":  {"a person says that the tier has none", []version{former, {"new", "", 0}, {"new", "begun", 0}}, "3-1", 2, -1, false},
 		"Removed":     {"the tier had its Clusters removed", []version{former, {"former", "then", 0}}, "", 1, -1, false},
 		"RemovedLong": {"a while ago", []version{{"other", "x", 1}, former, {"former", "then", 0}, {"former", "then", 0}}, "", 3, -1, false},
 		"Restored":    {"the tier was restored elsewhere, and had them removed there", []version{former, {"next", "now then", 0}}, "", 1, -1, false},
-		"NoLineage":   {"nobody led it: any state follows it", []version{{"former", "", 2}, {"next", "", 0}}, "", 1, -1, false},
+		"NoLineage":   {"no child of it was ever reached: whose state the newest is, nobody can tell", []version{{"former", "", 2}, {"next", "", 0}}, "", -1, -1, true},
 		"Unreadable":  {"what it would be compared with is for another key", []version{unreadable, {"new", "", 0}}, "", -1, -1, true},
 		"Asked":       {"what is asked for is compared with the newest that follows it", []version{former, former, former}, "1-1", 0, 2, false},
 		"AskedBelow":  {"not with that of an empty tier", []version{former, former, {"new", "begun", 0}}, "1-1", 0, 1, false},
+		"AskedNobody": {"also where no child of it was ever reached", []version{{"former", "", 2}, {"next", "", 0}}, "1-1", 0, -1, false},
+		"AskedSome":   {"but with one that has Clusters, so that none is built again", []version{{"former", "", 2}, {"next", "", 1}}, "1-1", 0, 1, false},
 		"AskedLast":   {"nor of one in which something is by now", []version{former, {"new", "begun", 1}}, "1-1", 0, -1, false},
 		"AskedNext":   {"but with that of one that went on with it", []version{former, {"next", "now then", 1}}, "1-1", 0, 1, false},
 		"AskedOther":  {"nobody can tell what the newest has", []version{former, unreadable}, "1-1", -1, -1, true},
@@ -64,6 +67,9 @@ func TestChoose(t *testing.T) {
 				t.Fatalf("%s: %v", tt.reason, err)
 			}
 			if tt.fails {
+				if tt.asked == "" && !strings.Contains(err.Error(), "--version") {
+					t.Errorf("%s: what to do is not said: %v", tt.reason, err)
+				}
 				return
 			}
 			var compared *archive.Snapshot
