@@ -128,9 +128,9 @@ type planner struct {
 	restored map[types.NamespacedName]bool
 	// made are the UIDs of before of what is there, or will be.
 	made map[types.UID]bool
-	// away are the Clusters that the state's own record says were moved away, and moving those that
-	// a pivot had.
-	away, moving map[types.NamespacedName]bool
+	// firstSync is the state's own record, and moving are the Clusters that a pivot had.
+	firstSync *corev1.ConfigMap
+	moving    map[types.NamespacedName]bool
 	// older: the tier went on since the state was saved.
 	older bool
 }
@@ -188,11 +188,9 @@ func planOf(s *archive.Snapshot, f facts, o Options) (*plan, error) {
 			}
 		}
 	}
-	record, err := recordOf(s, o.Namespace, v1alpha1.FirstSyncConfigMap)
-	if err != nil {
+	if p.firstSync, err = recordOf(s, o.Namespace, v1alpha1.FirstSyncConfigMap); err != nil {
 		return nil, err
 	}
-	_, p.away = firstsync.Says(record)
 	if p.older, err = p.wentOn(s); err != nil {
 		return nil, err
 	}
@@ -332,9 +330,9 @@ func (p *planner) against(name types.NamespacedName) (reason, why string) {
 	}
 	settled, away := firstsync.Says(p.facts.firstSync)
 	switch {
-	// Where the first sync is not over, a mark that the state has as well came from it, by a restore
-	// that was ended. Such a Cluster stays paused.
-	case away[name] && (settled || !p.away[name]):
+	// Where the first sync is not over, a mark that the state has as well, the very same, came from it,
+	// by a restore that was ended. Such a Cluster stays paused. Any other mark came here since.
+	case away[name] && (settled || !firstsync.SameMark(p.facts.firstSync, p.firstSync, name)):
 		return ReasonMovedAway, "it was paused or being moved to another management cluster when this tier saw it last, or is managed by another one"
 	case settled && len(p.restored) == 0:
 		return ReasonSettled, "the first sync of this tier is settled, and it has no such Cluster; set state: adopt in ConfigMap " + v1alpha1.FirstSyncConfigMap + " if its Clusters are to be restored"

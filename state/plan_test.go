@@ -268,6 +268,37 @@ Skip Secret/fleet/b-ca ClusterIsNotRestored
 	}
 }
 
+// TestMarkOfHere: a mark of the state comes back by a restore that is ended, and does not stop the same
+// restore. One that came here since does: a Cluster that was paused in the state was moved from here.
+func TestMarkOfHere(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason, saved string
+		here          []string
+		refused       bool
+	}{
+		"Paused":      {"the restore was ended before it made the Cluster", "fleet_a: paused", []string{"fleet_a=paused"}, false},
+		"Moving":      {"a move by clusterctl was under way", "fleet_a: moving", []string{"fleet_a=moving"}, false},
+		"Pivoted":     {"it was resumed here, and a pivot gave it to another tier", "fleet_a: paused", []string{"fleet_a=moving", "fleet_a_elsewhere=p"}, true},
+		"Moved":       {"it was resumed here, and moved by clusterctl", "fleet_a: paused", []string{"fleet_a=moving"}, true},
+		"Elsewhere":   {"the state has it on record", "fleet_a: moving, fleet_a_elsewhere: p", []string{"fleet_a=moving", "fleet_a_elsewhere=p"}, false},
+		"Noted":       {"the agent wrote the mark beside it that versions before pivots read", "fleet_a_elsewhere: p", []string{"fleet_a=moving", "fleet_a_elsewhere=p"}, false},
+		"OtherPivot":  {"another pivot took it from here", "fleet_a: moving, fleet_a_elsewhere: p", []string{"fleet_a=moving", "fleet_a_elsewhere=q"}, true},
+		"NoneOfState": {"the state knows of none", "fleet_b: paused", []string{"fleet_a=paused"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: cascade-first-sync, namespace: cascade-system}, data: {state: settled, "+tt.saved+"}}")
+			f := facts{firstSync: firstSyncIs("open", tt.here...), there: thereAs(record)}
+			p, err := planOf(snapshotOf(cluster(t, "a"), []*unstructured.Unstructured{record}), f, Options{Namespace: v1alpha1.AgentNamespace})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if refused := strings.Contains(shown(p), "Refuse Cluster/fleet/a "+ReasonMovedAway); refused != tt.refused {
+				t.Errorf("%s: got\n%s", tt.reason, shown(p))
+			}
+		})
+	}
+}
+
 // TestManagedElsewhere: a tier that is restored knows which Clusters another one manages, and
 // how to reach them, as nothing else of them is here.
 func TestManagedElsewhere(t *testing.T) {

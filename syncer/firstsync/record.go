@@ -224,6 +224,12 @@ func Add(cm, restored *corev1.ConfigMap) (changed bool) {
 	return changed
 }
 
+// SameMark reports whether two records say the same of a Cluster: where it was last seen, or which
+// pivot gave it to another tier.
+func SameMark(a, b *corev1.ConfigMap, name types.NamespacedName) bool {
+	return recordOf(a).standings()[name] == recordOf(b).standings()[name] && ManagedBy(a, name) == ManagedBy(b, name)
+}
+
 // Says reads from a record whether its tier is settled, and which Clusters were paused or
 // being moved when they were last seen, or are managed by another tier.
 func Says(cm *corev1.ConfigMap) (settled bool, away map[types.NamespacedName]bool) {
