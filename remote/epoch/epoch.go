@@ -23,7 +23,8 @@
 //     in the lineage, or whom a person told to.
 //
 // Failure model: a process that cannot write the lineage has no epoch, and writes to no
-// child.
+// child. A record that is deleted while a process leads children is written again within a
+// minute; one that is deleted while none does makes the next one a stranger to them.
 package epoch
 
 import (
@@ -32,12 +33,14 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -55,6 +58,13 @@ type Mark struct {
 // Processes that end before they compare anything, and layers that are suspended for a year, use
 // them up. A mark takes some 80 bytes, and a ConfigMap has a MiB.
 const maxLineage = 4096
+
+const (
+	// lookEvery is how long a record that was deleted may be missing.
+	lookEvery = time.Minute
+	// callTimeout bounds each look.
+	callTimeout = 30 * time.Second
+)
 
 // lineageKey is the key in the ConfigMap.
 const lineageKey = "lineage.json"
@@ -95,7 +105,7 @@ func Judge(lineage []Mark, m Mark) Verdict {
 	switch {
 	case own.Holder == m.Holder:
 		return Own
-	case slices.ContainsFunc(lineage, func(l Mark) bool { return l.Holder == m.Holder }):
+	case has(lineage, m.Holder):
 		return Succeeded
 	}
 	return Foreign
@@ -163,7 +173,9 @@ func (t *Tier) Look(ctx context.Context) ([]Mark, error) {
 	if err != nil {
 		return nil, err
 	}
-	if absent { // somebody deleted it: it is written again, with all that this process knows
+	if absent || !has(all, t.holder) {
+		// Somebody deleted it, and another process may have written it again since: it gets all that this
+		// one knows.
 		return t.above(ctx, known[0].Epoch)
 	}
 	lineage := known[:1:1]
@@ -178,6 +190,38 @@ func (t *Tier) Look(ctx context.Context) ([]Mark, error) {
 		t.lineage = lineage
 	}
 	return lineage, nil
+}
+
+// Start looks at the record for as long as the process runs. Who leads its children already has no
+// other cause to, and the next process would take all of them for another tier's if it were gone by
+// then. It implements manager.Runnable.
+func (t *Tier) Start(ctx context.Context) error {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if _, ok := t.known(0); !ok {
+			continue // it leads nothing yet, and may never
+		}
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		_, err := t.Look(call)
+		cancel()
+		if err != nil {
+			log.FromContext(ctx).Error(err, "cannot look whether those who led the tier are on record, trying again")
+		}
+	}
+}
+
+// NeedLeaderElection is false: each replica that drives children is on record.
+func (t *Tier) NeedLeaderElection() bool { return false }
+
+// has reports whether a holder is among marks.
+func has(marks []Mark, holder string) bool {
+	return slices.ContainsFunc(marks, func(m Mark) bool { return m.Holder == holder })
 }
 
 // read returns what the tier has on record. absent: it has nothing.
@@ -224,7 +268,7 @@ func (t *Tier) above(ctx context.Context, least int64) ([]Mark, error) {
 	}
 	t.mu.Lock()
 	for _, m := range t.lineage { // who is not on record any more led the tier all the same
-		if !slices.ContainsFunc(before, func(b Mark) bool { return b.Holder == m.Holder }) {
+		if !has(before, m.Holder) {
 			before = append(before, m)
 		}
 	}
@@ -290,7 +334,7 @@ func After(own, before []Mark) (lineage []Mark, changed bool) {
 		}
 	}
 	for _, m := range before {
-		if slices.ContainsFunc(lineage, func(l Mark) bool { return l.Holder == m.Holder }) || len(lineage) == maxLineage {
+		if has(lineage, m.Holder) || len(lineage) == maxLineage {
 			continue
 		}
 		if len(own) > 0 {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -225,6 +227,7 @@ func TestDeleted(t *testing.T) {
 		"Begin": func(tier *Tier) error { _, err := tier.Begin(t.Context()); return err },
 		"Raise": func(tier *Tier) error { return tier.Raise(t.Context(), Mark{Epoch: 7}) },
 		"Look":  func(tier *Tier) error { _, err := tier.Look(t.Context()); return err },
+		"Start": func(tier *Tier) error { return minutes(t, tier) },
 	} {
 		c := fake.NewClientBuilder().Build()
 		if _, err := NewTier(c, "ns", "before").Lineage(t.Context()); err != nil {
@@ -252,5 +255,49 @@ func TestDeleted(t *testing.T) {
 		if marks, err := MarksOf(cm); err != nil || Judge(marks, Mark{1, "before"}) != Succeeded || Judge(marks, known[0]) != Own {
 			t.Errorf("%s: on record are %v, %v", name, marks, err)
 		}
+	}
+}
+
+// minutes lets a process run on for two, with nothing to do.
+func minutes(t *testing.T, tier *Tier) (err error) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+time.Second)
+		defer cancel()
+		err = tier.Start(ctx)
+	})
+	return err
+}
+
+// TestDeletedOfMany: two replicas lead children of one tier, and what the one writes again lacks the
+// other, which began since it looked last. The process after them is the successor of both.
+func TestDeletedOfMany(t *testing.T) {
+	c := fake.NewClientBuilder().Build()
+	a, b, idle := NewTier(c, "ns", "a"), NewTier(c, "ns", "b"), NewTier(c, "ns", "idle")
+	var marks []Mark
+	for _, tier := range []*Tier{a, b} {
+		m, err := tier.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		marks = append(marks, m)
+	}
+	cm := &corev1.ConfigMap{}
+	cm.Namespace, cm.Name = "ns", v1alpha1.EpochConfigMap
+	if err := c.Delete(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	for _, tier := range []*Tier{a, b, idle} {
+		if err := minutes(t, tier); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lineage, err := NewTier(c, "ns", "next").Lineage(t.Context())
+	for _, m := range marks {
+		if got := Judge(lineage, m); err != nil || got != Succeeded {
+			t.Errorf("the mark of %s is %d to the next process, want Succeeded: %v, %v", m.Holder, got, lineage, err)
+		}
+	}
+	if has(lineage, "idle") {
+		t.Errorf("a replica that leads nothing is on record: %v", lineage)
 	}
 }

@@ -467,6 +467,9 @@ func (w *wiring) children(ctx context.Context) error {
 	// The pod's name may come back; what stands in children must not.
 	holder := cmp.Or(os.Getenv("POD_NAME"), host) + "_" + string(uuid.NewUUID())
 	tier := epoch.NewTier(w.local, o.place.namespace, holder)
+	if err := mgr.Add(tier); err != nil {
+		return fmt.Errorf("cannot set up the record of who led the tier: %w", err)
+	}
 	part := remote.Part{Selects: w.selects}
 	if part.Tenures, err = o.sharding.tenures(mgr, &o.election, w.locks, w.local, tier, ctrlmetrics.Registry); err != nil {
 		return err
