@@ -206,6 +206,8 @@ func TestKeys(t *testing.T) {
 		"GoingRelease":      {"a Cluster goes with its release, of which a person confirmed the deletion", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), confirmed(release)}, true, false},
 		"DroppedRelease":    {"which its Kustomization declares no more, and deletes in the same pass", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), confirmed(releaseOf("x", "k")), kustomization}, true, false},
 		"OwnRelease":        {"as may the one that has the Secret", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), confirmed(releaseOf(apps.Namespace, apps.Name))}, true, false},
+		"MovedOwner":        {"a release that had it is being deleted, and its label stays", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), deleted(release) + "\nstatus: {inventory: {entries: [{id: x_other__ConfigMap, v: v1}]}}"}, false, false},
+		"RecordedOwner":     {"the release that has it is", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), deleted(release) + "\nstatus: {inventory: {entries: [{id: x_c_cluster.x-k8s.io_Cluster, v: v1beta2}]}}"}, true, false},
 		"DeletedRelease":    {"or it is being deleted, and its Cluster waits for another one", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), deleted(release)}, true, false},
 		"KeptByRelease":     {"and leaves the Cluster", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", keptByHelm(cluster)), deleted(release)}, false, false},
 		"ReleaseTakenBack":  {"the release stays", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), release}, false, false},

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,11 +36,24 @@ func (a *Applier) goes(ctx context.Context, u *unstructured.Unstructured, k *loo
 			continue
 		}
 		by, err := a.readAbove(ctx, e, k)
-		if err != nil || by.goes {
-			return by.goes, err
+		if err != nil {
+			return false, err
+		}
+		if by.goes && has(by.object, u) {
+			return true, nil
 		}
 	}
 	return u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed, nil
+}
+
+// has reports whether an owner has an object. Who moved it to another one left its label there: what
+// counts is the inventory, if there is one that can be read.
+func has(owner, u *unstructured.Unstructured) bool {
+	if owner == nil {
+		return true
+	}
+	entries, err := recorded(owner)
+	return err != nil || len(entries) == 0 || slices.ContainsFunc(entries, func(e inventory.Entry) bool { return e.ID() == inventory.Of(u).ID() })
 }
 
 // readAbove reads an owner, once for a plan. One that may not be read goes, as nobody knows that it stays.

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,16 +75,19 @@ func Clean(tier string) (string, error) {
 	return clean, nil
 }
 
-// SamePlace reports whether two URLs lead to one repository, by whatever protocol and login.
+// SamePlace reports whether two URLs lead to one repository, by whatever protocol and login. By one
+// protocol another port is another server.
 func SamePlace(a, b string) bool {
-	place := func(s string) string {
-		u, err := url.Parse(s)
-		if err != nil {
-			return s
-		}
-		return strings.ToLower(u.Hostname()) + "/" + strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git")
+	one, err := url.Parse(a)
+	other, errOther := url.Parse(b)
+	if err != nil || errOther != nil {
+		return a == b
 	}
-	return place(a) == place(b)
+	path := func(u *url.URL) string { return strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git") }
+	port := func(u *url.URL) string {
+		return cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443", "ssh": "22"}[u.Scheme])
+	}
+	return strings.EqualFold(one.Hostname(), other.Hostname()) && path(one) == path(other) && (one.Scheme != other.Scheme || port(one) == port(other))
 }
 
 // objectsOf reads the objects of a file.

@@ -397,3 +397,23 @@ func TestBuild(t *testing.T) {
 		t.Error("a file outside of the directory is read")
 	}
 }
+
+// TestSamePlace: the same repository by another protocol is no move, and another server is one.
+func TestSamePlace(t *testing.T) {
+	const https = "https://git.example.com/ops/fleet"
+	for _, tt := range []struct {
+		reason, a, b string
+		want         bool
+	}{
+		{"a suffix and a slash mean nothing", https, "https://Git.example.com/ops/fleet.git/", true},
+		{"nor does a login", https, "https://ann:word@git.example.com/ops/fleet", true},
+		{"it may be read by SSH, which has another port", https, "ssh://git@git.example.com:2222/ops/fleet", true},
+		{"the port is the usual one", https, "https://git.example.com:443/ops/fleet", true},
+		{"another server of one host", "http://localhost:3000/ops/fleet", "http://localhost:3001/ops/fleet", false},
+		{"another repository", https, https + "2", false},
+	} {
+		if got := SamePlace(tt.a, tt.b); got != tt.want {
+			t.Errorf("%s: SamePlace(%q, %q) = %t", tt.reason, tt.a, tt.b, got)
+		}
+	}
+}
