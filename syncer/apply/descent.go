@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -186,10 +187,7 @@ func (a *Applier) identifies(ctx context.Context, e inventory.Entry, k *lookups)
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", err
 	}
-	needs, err := a.needs(ctx, e.Namespace, k)
-	if err != nil {
-		return "", err
-	}
+	needs := a.needs(ctx, e.Namespace, k)
 	return userOf(e, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, true) })
 }
 
@@ -231,10 +229,7 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", "", err
 	}
-	needs, err := a.needs(ctx, e.Namespace, k)
-	if err != nil {
-		return "", "", err
-	}
+	needs := a.needs(ctx, e.Namespace, k)
 	for i := range k.identities {
 		u := &k.identities[i]
 		if !clusterapi.ReadsSecret(u, e.Namespace, e.Name) {
@@ -311,18 +306,29 @@ func (a *Applier) ownKeys(ctx context.Context, secret inventory.Entry, identity 
 // person confirms. certain: it does use it, and nobody of another namespace only says so. Then it
 // stays for what is in the same namespace, and elsewhere for a Cluster that exists. Otherwise it
 // stays for what is taken down: what is being deleted, or of a Cluster that goes, as Clusters go one by
-// one. For one that stays, a confirmation counts. Clusters that may not be seen exist.
-func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) (func(u *unstructured.Unstructured, certain bool) (bool, error), error) {
-	clusters, err := a.clusters(ctx, "", k)
-	hidden := apierrors.IsForbidden(err) // in other namespaces
-	if hidden {
-		clusters, err = a.clusters(ctx, namespace, k)
-	}
-	if err != nil && !apierrors.IsForbidden(err) {
-		return nil, err
-	}
+// one. For one that stays, a confirmation counts. Clusters that may not be seen exist. They are
+// listed when the first is asked for: nothing uses most Secrets, and a tier may have many Clusters.
+func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(u *unstructured.Unstructured, certain bool) (bool, error) {
+	var hidden bool // in other namespaces
+	list := sync.OnceValues(func() ([]unstructured.Unstructured, error) {
+		clusters, err := a.clusters(ctx, "", k)
+		if hidden = apierrors.IsForbidden(err); hidden {
+			clusters, err = a.clusters(ctx, namespace, k)
+		}
+		if apierrors.IsForbidden(err) {
+			return nil, nil
+		}
+		return clusters, err
+	})
 	return func(u *unstructured.Unstructured, certain bool) (bool, error) {
-		if certain && (hidden || u.GetNamespace() == namespace) || u.GetDeletionTimestamp() != nil {
+		if certain && u.GetNamespace() == namespace || u.GetDeletionTimestamp() != nil {
+			return true, nil
+		}
+		clusters, err := list()
+		if err != nil {
+			return false, err
+		}
+		if certain && hidden {
 			return true, nil
 		}
 		name := clusterapi.ClusterOf(u)
@@ -333,7 +339,7 @@ func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) (func
 			return at >= 0, nil
 		}
 		return a.goes(ctx, &clusters[at], k)
-	}, nil
+	}
 }
 
 // namesKeys reports whether a cluster has its keys in a Secret that it names itself. Control

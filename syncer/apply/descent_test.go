@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -246,6 +247,37 @@ func TestKeys(t *testing.T) {
 			}
 			if told := res.Plan.Credential; strings.Contains(told, "other/") || tc.keeps && told == "" && isSecret(inventory.Of(u)) {
 				t.Errorf("%s: it is kept for %q, told to those who may not see other namespaces", tc.reason, told)
+			}
+		})
+	}
+}
+
+// TestKeysOfNobody: Clusters are asked for where something has to do with a Secret. A list of them costs
+// much in a large tier, and may fail, as while the webhook of Cluster API is down (read 361).
+func TestKeysOfNobody(t *testing.T) {
+	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
+	const user = infra + "v1beta2\nkind: AWSCluster\nmetadata: {namespace: other, name: a}\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	for name, tc := range map[string]struct {
+		reason, object string
+		others         []string
+		unknown        bool
+	}{
+		"Secret":   {"nothing reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: password}", []string{user}, false},
+		"Identity": {"nothing uses it", infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: idle}", []string{user}, false},
+		"Idle":     {"nothing uses the identity that reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: idle}\nspec: {secretRef: keys}", user}, false},
+		"Used":     {"whether its Cluster exists is not known", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}", []string{infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}", user}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			s.refuses["GET clusters"] = apierrors.NewInternalError(errors.New("conversion webhook failed"))
+			for _, text := range tc.others {
+				s.put(inX(parsed(t, text)), nil)
+			}
+			e := inventory.Of(inX(parsed(t, tc.object)))
+			s.put(inX(parsed(t, tc.object)), apps.label)
+			live := s.applier(t).read(t.Context(), []inventory.Entry{e}, nil, &lookups{})[e]
+			if got := live.State == inventory.Unknown; got != tc.unknown {
+				t.Errorf("%s: unknown = %t: %s", tc.reason, got, live.Problem)
 			}
 		})
 	}
