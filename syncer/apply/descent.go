@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,11 +28,29 @@ import (
 // identitiesChain bounds how many identities may stand behind one another.
 const identitiesChain = 8
 
+// takingDown is for how long what is being deleted counts as one that needs keys which it only says are its own:
+// longer than a Cluster takes to go, and not for good.
+const takingDown = 6 * time.Hour
+
+// use is how it is known that an object uses a Secret or an identity.
+type use int
+
+const (
+	// uses: it does.
+	uses use = iota
+	// mayUse: the keys are those of its controllers, perhaps.
+	mayUse
+	// says: whoever wrote it says so, and may have chosen what is not theirs.
+	says
+)
+
 func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }
 
 // lookups is what was read of a cluster's Clusters and identities for one plan, so
 // that many objects of one plan cost one list.
 type lookups struct {
+	// owned is all that the owner of the plan answers for.
+	owned    []inventory.Entry
 	clusters map[string][]unstructured.Unstructured
 	// users are the objects that name an identity, identities those that name a
 	// Secret or another identity; nil before they are asked for.
@@ -188,7 +207,7 @@ func (a *Applier) identifies(ctx context.Context, e inventory.Entry, k *lookups)
 		return "", err
 	}
 	needs := a.needs(ctx, e.Namespace, k)
-	return userOf(e, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, true) })
+	return userOf(e, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, uses) })
 }
 
 // userOf names the first that uses an identity and needs it.
@@ -236,11 +255,13 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 			continue
 		}
 		identity := inventory.Of(u)
-		own, err := a.ownKeys(ctx, e, u)
-		if err != nil {
+		how := says
+		if own, err := a.ownKeys(ctx, e, u); err != nil {
 			return "", "", err
+		} else if own {
+			how = uses
 		}
-		user, err := userOf(identity, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, own) })
+		user, err := userOf(identity, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, how) })
 		if err != nil {
 			return "", "", err
 		}
@@ -258,7 +279,13 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		if !named && (kinds == "" || !strings.HasPrefix(u.GetKind(), kinds) || !clusterapi.UsesControllerKeys(u, k.identities)) {
 			continue
 		}
-		if needed, err := needs(u, named && beside); err != nil {
+		how := mayUse
+		if named && beside {
+			how = uses
+		} else if named {
+			how = says
+		}
+		if needed, err := needs(u, how); err != nil {
 			return "", "", err
 		} else if needed {
 			return clusterNameOf(u), toldIn(e.Namespace, u), nil
@@ -303,12 +330,13 @@ func (a *Applier) ownKeys(ctx context.Context, secret inventory.Entry, identity 
 }
 
 // needs tells whether what is in a namespace has to stay for an object that uses it, whatever a
-// person confirms. certain: it does use it, and nobody of another namespace only says so. Then it
-// stays for what is in the same namespace, and elsewhere for a Cluster that exists. Otherwise it
-// stays for what is taken down: what is being deleted, or of a Cluster that goes, as Clusters go one by
-// one. For one that stays, a confirmation counts. Clusters that may not be seen exist. They are
+// person confirms. What is used stays for what is in the same namespace, and elsewhere for a Cluster that
+// exists. What may be used stays for what is taken down: what is being deleted, or of a Cluster that goes,
+// as Clusters go one by one. For one that stays, a confirmation counts. What another namespace only says
+// to use stays for a Cluster that goes with the owner of the plan, and for what others delete for a while:
+// they need not end that, nor a Cluster that they only confirm. Clusters that may not be seen exist. They are
 // listed when the first is asked for: nothing uses most Secrets, and a tier may have many Clusters.
-func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(u *unstructured.Unstructured, certain bool) (bool, error) {
+func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(*unstructured.Unstructured, use) (bool, error) {
 	var hidden bool // in other namespaces
 	list := sync.OnceValues(func() ([]unstructured.Unstructured, error) {
 		clusters, err := a.clusters(ctx, "", k)
@@ -320,26 +348,59 @@ func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(
 		}
 		return clusters, err
 	})
-	return func(u *unstructured.Unstructured, certain bool) (bool, error) {
-		if certain && u.GetNamespace() == namespace || u.GetDeletionTimestamp() != nil {
+	return func(u *unstructured.Unstructured, how use) (bool, error) {
+		stranger := how == says && u.GetNamespace() != namespace
+		if how == uses && u.GetNamespace() == namespace || u.GetDeletionTimestamp() != nil && !stranger || a.takenDown(u) {
 			return true, nil
 		}
 		clusters, err := list()
 		if err != nil {
 			return false, err
 		}
-		if certain && hidden {
+		if how == uses && hidden {
 			return true, nil
 		}
 		name := clusterapi.ClusterOf(u)
 		at := slices.IndexFunc(clusters, func(c unstructured.Unstructured) bool {
 			return c.GetNamespace() == u.GetNamespace() && (c.GetName() == name || name == "" && clusterapi.HasPart(&c, u.GetNamespace(), u.GetKind(), u.GetName()))
 		})
-		if at < 0 || certain {
+		switch {
+		case at < 0, how == uses:
 			return at >= 0, nil
+		case stranger && a.takenDown(&clusters[at]):
+			return true, nil
+		case stranger:
+			return a.goesAlong(ctx, &clusters[at], k)
 		}
 		return a.goes(ctx, &clusters[at], k)
 	}
+}
+
+// takenDown reports whether an object is being deleted, and not for too long.
+func (a *Applier) takenDown(u *unstructured.Unstructured) bool {
+	at := u.GetDeletionTimestamp()
+	return at != nil && a.now().Sub(at.Time) < takingDown
+}
+
+// goesAlong reports whether a Cluster goes that the owner of the plan answers for, or whose HelmRelease does. That
+// release has to go itself: anybody may write its name in the labels of a Cluster.
+func (a *Applier) goesAlong(ctx context.Context, cluster *unstructured.Unstructured, k *lookups) (bool, error) {
+	if k.owns(inventory.Of(cluster)) {
+		return a.goes(ctx, cluster, k)
+	}
+	for _, e := range aboveOf(cluster) {
+		if !k.owns(e) || keptFrom(e, cluster) {
+			continue
+		}
+		if by, err := a.readAbove(ctx, e, k); err != nil || by.goes {
+			return by.goes, err
+		}
+	}
+	return false, nil
+}
+
+func (k *lookups) owns(e inventory.Entry) bool {
+	return slices.ContainsFunc(k.owned, func(o inventory.Entry) bool { return o.ID() == e.ID() })
 }
 
 // namesKeys reports whether a cluster has its keys in a Secret that it names itself. Control

@@ -2,8 +2,10 @@ package apply
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fluxcd/pkg/ssa"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -113,7 +115,7 @@ func TestAlong(t *testing.T) {
 }
 
 // TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
-// whatever writes them (read 229, 230, 285, 286, 296, 340).
+// whatever writes them (read 229, 230, 285, 286, 296, 340, 362).
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
@@ -146,13 +148,24 @@ func TestKeys(t *testing.T) {
 		return strings.Replace(release, "{", "{labels: {"+group+"/namespace: "+namespace+", "+group+"/name: "+name+"}, ", 1)
 	}
 	const kustomization = "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: k}"
-	deleted := func(object string) string {
-		return strings.TrimSuffix(object, "}") + ", deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [x/y]}"
+	deletedAt := func(at time.Time, object string) string {
+		return strings.TrimSuffix(object, "}") + ", deletionTimestamp: '" + at.UTC().Format(time.RFC3339) + "', finalizers: [x/y]}"
 	}
+	long := time.Now().AddDate(0, 0, -1)
+	lately := time.Now().Add(-time.Minute)
+	deleted := func(object string) string { return deletedAt(long, object) }
 	keptByHelm := func(object string) string {
 		return strings.TrimSuffix(object, "}") + ", annotations: {helm.sh/resource-policy: keep}}"
 	}
 	inOther := func(object string) string { return strings.Replace(object, "{name: ", "{namespace: other, name: ", 1) }
+	// What an owner says in the labels of an object, or somebody else does.
+	marked := func(group, namespace, name, object string) string {
+		return strings.Replace(object, "metadata: {", "metadata: {labels: {"+group+"/namespace: "+namespace+", "+group+"/name: "+name+"}, ", 1)
+	}
+	ours := func(object string) string { return marked(group, apps.Namespace, apps.Name, object) }
+	const names = "\nspec: {credentialsRef: {namespace: x, name: keys}}"
+	const gcp = infra + "v1beta1\nkind: GCPCluster\nmetadata: {namespace: other, name: a}"
+	const gcpOfC = infra + "v1beta1\nkind: GCPCluster\nmetadata: {namespace: other, name: a, labels: {cluster.x-k8s.io/cluster-name: c}}" + names
 	azure := func(namespace string) string {
 		return infra + "v1beta1\nkind: AzureClusterIdentity\nmetadata: {namespace: " + namespace + ", name: i}\nspec: {clientSecret: {namespace: x, name: keys}}"
 	}
@@ -181,7 +194,17 @@ func TestKeys(t *testing.T) {
 		"NoRealCluster":     {"whoever may write there has none", keys, []string{azure("x"), azureUser("x")}, false, true},
 		"Stranger":          {"others say so, in an identity of theirs", keys, []string{azure("other"), azureUser("other"), inOther(cluster)}, false, true},
 		"StrangerConfirmed": {"whose owners know that it is for something else", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(cluster)}, false, false},
-		"StrangerGoing":     {"or for theirs: what needs it is taken down", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(confirmed(cluster))}, true, false},
+		"StrangerWaits":     {"or who only say that theirs is to go, for good", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(confirmed(cluster))}, false, false},
+		"StrangerGoing":     {"or for theirs: what needs it is taken down", confirmed(keys), []string{azure("other"), azureUser("other"), deletedAt(lately, inOther(cluster))}, true, false},
+		"StrangerStuck":     {"which does not end", confirmed(keys), []string{azure("other"), azureUser("other"), deletedAt(long, inOther(cluster))}, false, false},
+		"StrangerPart":      {"nobody knows of which Cluster what is being taken down is", confirmed(keys), []string{deletedAt(lately, gcp) + names}, true, false},
+		"StrangerPartStuck": {"which does not end", confirmed(keys), []string{deletedAt(long, gcp) + names}, false, false},
+		"StrangerKeys":      {"and nobody can choose the keys of controllers", confirmed(controllers), []string{inOther(awsCluster), inOther(confirmed(cluster))}, true, false},
+		"OursGoing":         {"the Cluster waits for its turn in the same plan", confirmed(keys), []string{gcpOfC, ours(inOther(confirmed(cluster)))}, true, false},
+		"OursStays":         {"a Cluster of the same plan stays", confirmed(keys), []string{gcpOfC, ours(inOther(cluster))}, false, false},
+		"OursGoingRelease":  {"or goes with a release of the plan", confirmed(keys), []string{gcpOfC, marked(releaseGroup, "x", "r", inOther(cluster)), ours(confirmed(release))}, true, false},
+		"OursOnlySaid":      {"others say that theirs is of that release, which stays", confirmed(keys), []string{gcpOfC, marked(releaseGroup, "x", "r", inOther(confirmed(cluster))), ours(release)}, false, false},
+		"OursOnlyMarked":    {"or of another plan", confirmed(keys), []string{gcpOfC, marked(releaseGroup, "x", "r", inOther(confirmed(cluster))), confirmed(release)}, false, false},
 		"StrangerNames":     {"others name it in a cluster of theirs", keys, []string{inOther(named("GCPCluster", "{credentialsRef: {namespace: x, name: keys}}"))}, false, true},
 		"StrangerIdentity":  {"others use an identity in something that is of no Cluster", confirmed(strings.Split(azure("x"), "\nspec")[0]), []string{azureUser("x")}, false, false},
 		"Nobody":            {"nothing reads it", "apiVersion: v1\nkind: Secret\nmetadata: {name: other}", []string{static}, false, false},
@@ -230,22 +253,28 @@ func TestKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
 			s.refuses["GET hidden"] = apierrors.NewForbidden(schema.GroupResource{}, "hidden", nil)
-			for _, text := range tc.others {
-				s.put(inX(parsed(t, text)), nil)
-			}
 			u := inX(parsed(t, tc.object))
 			apps.label(u)
 			u.SetManagedFields(managedBy(apps.FieldManager))
 			s.put(u, nil)
+			e := inventory.Of(u)
+			owned := []inventory.Entry{e}
+			for _, text := range tc.others {
+				other := inX(parsed(t, text))
+				s.put(other, nil)
+				if apps.owns(other.GetLabels()) {
+					owned = append(owned, inventory.Of(other))
+				}
+			}
 			res := Result{Changes: ssa.NewChangeSet()}
-			err := s.applier(t).prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{inventory.Of(u)}, Asked: true}, Options{}, nil, &res)
+			err := s.applier(t).prune(t.Context(), inventory.Facts{Owned: owned, Asked: true}, Options{}, nil, &res)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := [3]bool{len(res.Plan.OfCluster) > 0, len(res.Plan.Protected) > 0, len(res.Deleted) > 0}; got != [3]bool{tc.keeps, tc.asks, !tc.keeps && !tc.asks} {
+			if got := [3]bool{slices.Contains(res.Plan.OfCluster, e), slices.Contains(res.Plan.Protected, e), slices.Contains(res.Deleted, e)}; got != [3]bool{tc.keeps, tc.asks, !tc.keeps && !tc.asks} {
 				t.Errorf("%s: waits, asks, deletes: %v", tc.reason, got)
 			}
-			if told := res.Plan.Credential; strings.Contains(told, "other/") || tc.keeps && told == "" && isSecret(inventory.Of(u)) {
+			if told := res.Plan.Credential; strings.Contains(told, "other/") || tc.keeps && told == "" && isSecret(e) {
 				t.Errorf("%s: it is kept for %q, told to those who may not see other namespaces", tc.reason, told)
 			}
 		})

@@ -32,7 +32,7 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, k 
 // deleted, and the labels and annotations of one that is present. owned is
 // everything that the owner answers for.
 func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (live inventory.Live, labels, annotations map[string]string) {
-	live, u := a.examine(ctx, e, owned, &lookups{})
+	live, u := a.examine(ctx, e, owned, &lookups{owned: owned})
 	if live.State != inventory.Present {
 		return live, nil, nil
 	}

@@ -42,7 +42,7 @@ func (c *Cluster) MayDelete() error {
 // prune makes a plan and carries it out. provided are the providers of Cluster
 // API of which the rendering has components.
 func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, provided map[string]bool, res *Result) error {
-	known := &lookups{claimed: o.Claimed, tier: o.Claimed != nil && !facts.LowerTier}
+	known := &lookups{owned: facts.Owned, claimed: o.Claimed, tier: o.Claimed != nil && !facts.LowerTier}
 	facts.Now = a.now()
 	facts.Live = a.read(ctx, inventory.Candidates(facts.Owned, facts.Rendered), facts.Owned, known)
 	a.needed(ctx, facts.Live, provided)

@@ -80,7 +80,7 @@ func (r *run) recreate(ctx context.Context, it *item, refusal error) outcome {
 // It may destroy a cluster, or end the agent before it has created the object again. A
 // confirmation counts as for a prune, but not for what belongs to the agent.
 func (r *run) protects(ctx context.Context, it *item) (string, error) {
-	e, k := r.scopes.of(inventory.Of(it.object)), &lookups{}
+	e, k := r.scopes.of(inventory.Of(it.object)), &lookups{owned: r.owned}
 	u, err := r.get(ctx, it.mapping, e)
 	if confirmsAbsence(err) {
 		return "", nil
