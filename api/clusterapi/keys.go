@@ -17,6 +17,9 @@ const (
 	// no keys.
 	VSphereControllerSecret = "capv-manager-bootstrap-credentials"
 	GCPControllerSecret     = "capg-manager-bootstrap-credentials"
+	// ROSAControllerSecret has the keys for OpenShift of the controllers of AWS, for control planes
+	// that name none. Those of AWS are others.
+	ROSAControllerSecret = "rosa-creds-secret"
 	// AzureCredentialAnnotation names the Secret with which Azure Service Operator makes a
 	// resource. Without it the operator takes AzureNamespaceSecret of the namespace, and where
 	// that is not there, its own AzureControllerSecret.
@@ -30,13 +33,15 @@ const (
 	AzureOperatorPrefix = "AzureASO"
 )
 
-// KindsByControllerSecret is how the names of the kinds begin of which controllers have their
-// own keys in a Secret of that name; empty if it is none of theirs. It is in the namespace of
-// the controllers, wherever that is.
-func KindsByControllerSecret(secret string) string {
+// ProviderByControllerSecret names the provider of which controllers have their own keys in a
+// Secret of that name, as the names of its kinds begin; empty if it is none of theirs. It is in
+// the namespace of the controllers, wherever that is.
+func ProviderByControllerSecret(secret string) string {
 	switch secret {
 	case AWSControllerSecret:
 		return "AWS"
+	case ROSAControllerSecret:
+		return rosa
 	case AzureControllerSecret:
 		return "Azure"
 	case VSphereControllerSecret:
@@ -46,6 +51,9 @@ func KindsByControllerSecret(secret string) string {
 	}
 	return ""
 }
+
+// rosa begins the names of kinds of OpenShift on AWS, which the controllers of AWS make.
+const rosa = "ROSA"
 
 // AzureSecretsOf names the Secrets in the namespace of an object with which Azure Service
 // Operator makes it, if it is one of its resources, and those that are written out in its spec.
@@ -89,17 +97,25 @@ func azureSecretOf(found []string, resource map[string]any) []string {
 }
 
 // UsesControllerKeys reports whether the controllers of a provider may make an object with
-// their own keys: it names neither a Secret nor an identity, or one that has none, such as a role.
-func UsesControllerKeys(u *unstructured.Unstructured, identities []unstructured.Unstructured) bool {
-	if strings.HasPrefix(u.GetKind(), AzureOperatorPrefix) {
-		return slices.Contains(AzureSecretsOf(u), AzureNamespaceSecret)
-	}
-	if len(SecretsOf(u)) > 0 {
+// their own keys in a Secret of that name: it names neither a Secret nor an identity, or one that
+// has none, such as a role.
+func UsesControllerKeys(u *unstructured.Unstructured, secret string, identities []unstructured.Unstructured) bool {
+	kind, provider := u.GetKind(), ProviderByControllerSecret(secret)
+	ofROSA := strings.HasPrefix(kind, rosa)
+	switch {
+	case provider == "", !strings.HasPrefix(kind, provider) && !(ofROSA && secret == AWSControllerSecret):
 		return false
-	}
-	if ReferenceAt(u, "spec", IdentityField).IsZero() {
+	case strings.HasPrefix(kind, AzureOperatorPrefix):
+		return slices.Contains(AzureSecretsOf(u), AzureNamespaceSecret)
+	case kind == rosa+Cluster:
+		return false // its control plane has them
+	case secret == ROSAControllerSecret:
+		return len(keysOf(u)) == 0
+	case !ofROSA && len(keysOf(u)) > 0: // which are for OpenShift there
+		return false
+	case ReferenceAt(u, "spec", IdentityField).IsZero():
 		// Managed clusters leave it to their control planes.
-		return !strings.HasSuffix(u.GetKind(), "ManagedCluster")
+		return !strings.HasSuffix(kind, "ManagedCluster")
 	}
 	return !slices.ContainsFunc(identities, func(i unstructured.Unstructured) bool {
 		return NamesIdentity(u, IdentityField, i.GetNamespace(), i.GetKind(), i.GetName()) && len(SecretsOf(&i)) > 0

@@ -175,7 +175,7 @@ func NamesIdentity(u *unstructured.Unstructured, field, namespace, kind, name st
 // ReadsSecret reports whether an object of a provider has its keys in a Secret. A Secret
 // beside the controllers, without a namespace, may be any of that name.
 func ReadsSecret(u *unstructured.Unstructured, namespace, name string) bool {
-	return slices.ContainsFunc(SecretsOf(u), func(r types.NamespacedName) bool {
+	return slices.ContainsFunc(keysOf(u), func(r types.NamespacedName) bool {
 		return r.Name == name && (r.Namespace == "" || r.Namespace == namespace)
 	})
 }
@@ -197,34 +197,61 @@ func secretsIn(found []types.NamespacedName, v any, namespace string) []types.Na
 		}
 	case map[string]any:
 		for key, item := range v {
-			found = secretsIn(found, item, namespace)
-			if !namesSecret(key) {
-				continue
-			}
-			secret := types.NamespacedName{Namespace: namespace}
-			switch ref := item.(type) {
-			case string:
-				secret.Name = ref
-			case map[string]any:
-				at := func(field string) string { s, _ := ref[field].(string); return s }
-				if kind := cmp.Or(at("kind"), at("type"), "Secret"); kind != "Secret" {
-					continue
-				}
-				secret = types.NamespacedName{Namespace: cmp.Or(at("namespace"), namespace), Name: at("name")}
-			}
-			if secret.Name != "" {
-				found = append(found, secret)
-			}
+			found = secretAt(secretsIn(found, item, namespace), key, item, namespace)
 		}
 	}
 	return found
 }
 
+// secretAt adds the Secret that a field refers to, if it does.
+func secretAt(found []types.NamespacedName, field string, v any, namespace string) []types.NamespacedName {
+	if !namesSecret(field) {
+		return found
+	}
+	secret := types.NamespacedName{Namespace: namespace}
+	switch ref := v.(type) {
+	case string:
+		if field == endpointField {
+			return found // an address
+		}
+		secret.Name = ref
+	case map[string]any:
+		at := func(field string) string { s, _ := ref[field].(string); return s }
+		if kind := cmp.Or(at("kind"), at("type"), "Secret"); kind != "Secret" {
+			return found
+		}
+		secret = types.NamespacedName{Namespace: cmp.Or(at("namespace"), namespace), Name: at("name")}
+	}
+	if secret.Name == "" {
+		return found
+	}
+	return append(found, secret)
+}
+
+// keysOf are those SecretsOf an object that may have the keys of its cloud. A control plane names these
+// at the top of its spec; further down it names files and keys of machines, and of what users log in with, which
+// nothing needs to take it down.
+func keysOf(u *unstructured.Unstructured) []types.NamespacedName {
+	if u.GroupVersionKind().Group != ControlPlaneGroup {
+		return SecretsOf(u)
+	}
+	spec, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec")
+	fields, _ := spec.(map[string]any)
+	var found []types.NamespacedName
+	for field, v := range fields {
+		found = secretAt(found, field, v, u.GetNamespace())
+	}
+	return found
+}
+
+// endpointField is where CloudStack names the Secret with the address of a cloud and the keys for it.
+const endpointField = "acsEndpoint"
+
 // namesSecret reports whether the name of a field says that it refers to a Secret. Providers have
 // names of their own: secretRef, clientSecret, secretName, principalSecret, hetznerSecretRef,
-// credentialRef, credentialsRef.
+// credentialRef, credentialsRef, acsEndpoint.
 func namesSecret(field string) bool {
-	if field == IdentityField {
+	if field == IdentityField || field == endpointField {
 		return true
 	}
 	field = strings.ToLower(field)

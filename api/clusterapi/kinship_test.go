@@ -263,6 +263,10 @@ func TestReadsSecret(t *testing.T) {
 		"OtherKind":      {"an identity has that name", "kind: VSphereCluster\nmetadata: {namespace: fleet}\nspec: {identityRef: {kind: VSphereClusterIdentity, name: keys}}", false},
 		"Nutanix":        {"further down, with a kind", "kind: NutanixCluster\nmetadata: {namespace: fleet}\nspec: {prismCentral: {credentialRef: {kind: Secret, name: keys}}}", true},
 		"Hetzner":        {"among others, of which it has keys", "kind: HetznerCluster\nmetadata: {namespace: fleet}\nspec: {hetznerSecretRef: {name: keys, key: {hcloudToken: t}}}", true},
+		"CloudStack":     {"a field may have any name", "kind: CloudStackCluster\nmetadata: {namespace: other}\nspec: {failureDomains: [{acsEndpoint: {name: keys, namespace: fleet}}]}", true},
+		"Address":        {"which may be an address", "kind: CloudStackCluster\nmetadata: {namespace: fleet}\nspec: {failureDomains: [{acsEndpoint: keys}]}", false},
+		"ROSA":           {"a control plane names it at the top", "apiVersion: controlplane.cluster.x-k8s.io/v1beta2\nkind: ROSAControlPlane\nmetadata: {namespace: fleet}\nspec: {credentialsSecretRef: {name: keys}}", true},
+		"Login":          {"and further down what users log in with", "apiVersion: controlplane.cluster.x-k8s.io/v1beta2\nkind: ROSAControlPlane\nmetadata: {namespace: fleet}\nspec: {externalAuthProviders: [{oidcClients: [{clientSecret: {name: keys}}]}]}", false},
 		"Role":           {"a role has no keys", "kind: AWSClusterRoleIdentity\nspec: {roleARN: keys}", false},
 		"Nothing":        {"an identity without a spec", "kind: AWSClusterControllerIdentity", false},
 	} {
@@ -297,25 +301,33 @@ func TestAzureSecretsOf(t *testing.T) {
 }
 
 func TestUsesControllerKeys(t *testing.T) {
+	const rosa = "{apiVersion: controlplane.cluster.x-k8s.io/v1beta2, kind: ROSAControlPlane, spec: "
 	identities := []unstructured.Unstructured{
 		*object(t, "{kind: AWSClusterStaticIdentity, metadata: {name: keys}, spec: {secretRef: keys}}"),
 		*object(t, "{kind: AWSClusterRoleIdentity, metadata: {name: role}, spec: {roleARN: a}}"),
 	}
 	for name, tc := range map[string]struct {
-		reason, object string
-		want           bool
+		reason, secret, object string
+		want                   bool
 	}{
-		"None":       {"it names no identity", "{kind: AWSCluster}", true},
-		"Static":     {"the identity has keys", "{kind: AWSCluster, spec: {identityRef: {kind: AWSClusterStaticIdentity, name: keys}}}", false},
-		"Role":       {"a role is assumed with the keys of the controllers", "{kind: AWSCluster, spec: {identityRef: {kind: AWSClusterRoleIdentity, name: role}}}", true},
-		"Named":      {"it names a Secret itself", "{kind: GCPCluster, spec: {credentialsRef: {name: keys, namespace: fleet}}}", false},
-		"Managed":    {"the control plane of EKS says", "{kind: AWSManagedCluster}", false},
-		"EKS":        {"which names none here", "{kind: AWSManagedControlPlane}", true},
-		"Operator":   {"a resource names no Secret", "{kind: AzureASOManagedCluster, spec: {resources: [{apiVersion: resources.azure.com/v1, kind: ResourceGroup}]}}", true},
-		"Credential": {"all resources name one", "{kind: AzureASOManagedCluster, spec: {resources: [{apiVersion: resources.azure.com/v1, metadata: {annotations: {serviceoperator.azure.com/credential-from: a}}}]}}", false},
+		"None":       {"it names no identity", AWSControllerSecret, "{kind: AWSCluster}", true},
+		"Static":     {"the identity has keys", AWSControllerSecret, "{kind: AWSCluster, spec: {identityRef: {kind: AWSClusterStaticIdentity, name: keys}}}", false},
+		"Role":       {"a role is assumed with the keys of the controllers", AWSControllerSecret, "{kind: AWSCluster, spec: {identityRef: {kind: AWSClusterRoleIdentity, name: role}}}", true},
+		"Named":      {"it names a Secret itself", GCPControllerSecret, "{kind: GCPCluster, spec: {credentialsRef: {name: keys, namespace: fleet}}}", false},
+		"Managed":    {"the control plane of EKS says", AWSControllerSecret, "{kind: AWSManagedCluster}", false},
+		"EKS":        {"which names none here", AWSControllerSecret, "{kind: AWSManagedControlPlane}", true},
+		"Other":      {"controllers of AWS have nothing to do with it", AWSControllerSecret, "{kind: GCPCluster}", false},
+		"Nobody":     {"it is a Secret of something else", "keys", "{kind: AWSCluster}", false},
+		"ROSA":       {"keys for OpenShift are not those of AWS", AWSControllerSecret, rosa + "{externalAuthProviders: [], credentialsSecretRef: {name: keys}}}", true},
+		"ROSAStatic": {"which an identity has", AWSControllerSecret, rosa + "{identityRef: {kind: AWSClusterStaticIdentity, name: keys}}}", false},
+		"OpenShift":  {"it names none, and only those of AWS by an identity", ROSAControllerSecret, rosa + "{identityRef: {kind: AWSClusterStaticIdentity, name: keys}, externalAuthProviders: [{oidcClients: [{clientSecret: {name: keys}}]}]}}", true},
+		"OwnKeys":    {"it names its own", ROSAControllerSecret, rosa + "{credentialsSecretRef: {name: keys}}}", false},
+		"ROSAOther":  {"its control plane says", ROSAControllerSecret, "{kind: ROSACluster}", false},
+		"Operator":   {"a resource names no Secret", AzureControllerSecret, "{kind: AzureASOManagedCluster, spec: {resources: [{apiVersion: resources.azure.com/v1, kind: ResourceGroup}]}}", true},
+		"Credential": {"all resources name one", AzureControllerSecret, "{kind: AzureASOManagedCluster, spec: {resources: [{apiVersion: resources.azure.com/v1, metadata: {annotations: {serviceoperator.azure.com/credential-from: a}}}]}}", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := UsesControllerKeys(object(t, tc.object), identities); got != tc.want {
+			if got := UsesControllerKeys(object(t, tc.object), tc.secret, identities); got != tc.want {
 				t.Errorf("%s: UsesControllerKeys() = %t", tc.reason, got)
 			}
 		})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -270,13 +269,13 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		}
 		credential = toldIn(e.Namespace, u)
 	}
-	kinds := clusterapi.KindsByControllerSecret(e.Name)
+	provider := clusterapi.ProviderByControllerSecret(e.Name)
 	for i := range k.users {
 		u := &k.users[i]
 		beside := u.GetNamespace() == e.Namespace
-		named := beside && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) || namesKeys(u, e)
+		named := beside && slices.Contains(clusterapi.AzureSecretsOf(u), e.Name) || clusterapi.ReadsSecret(u, e.Namespace, e.Name)
 		// The controllers may have other keys by now, such as a role of their account: a person knows.
-		if !named && (kinds == "" || !strings.HasPrefix(u.GetKind(), kinds) || !clusterapi.UsesControllerKeys(u, k.identities)) {
+		if !named && !clusterapi.UsesControllerKeys(u, e.Name, k.identities) {
 			continue
 		}
 		how := mayUse
@@ -292,8 +291,8 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		}
 		credential = cmp.Or(credential, toldIn(e.Namespace, u))
 	}
-	if kinds != "" {
-		credential = cmp.Or(credential, "controllers of "+kinds)
+	if provider != "" {
+		credential = cmp.Or(credential, "controllers of "+provider)
 	}
 	return "", credential, nil
 }
@@ -401,12 +400,6 @@ func (a *Applier) goesAlong(ctx context.Context, cluster *unstructured.Unstructu
 
 func (k *lookups) owns(e inventory.Entry) bool {
 	return slices.ContainsFunc(k.owned, func(o inventory.Entry) bool { return o.ID() == e.ID() })
-}
-
-// namesKeys reports whether a cluster has its keys in a Secret that it names itself. Control
-// planes name files and keys of machines in that way, which nothing needs to take them down.
-func namesKeys(u *unstructured.Unstructured, e inventory.Entry) bool {
-	return u.GroupVersionKind().Group == clusterapi.InfrastructureGroup && clusterapi.ReadsSecret(u, e.Namespace, e.Name)
 }
 
 // identities reads what names an identity and what is one, once for a plan. With

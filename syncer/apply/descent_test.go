@@ -115,7 +115,7 @@ func TestAlong(t *testing.T) {
 }
 
 // TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
-// whatever writes them (read 229, 230, 285, 286, 296, 340, 362).
+// whatever writes them (read 229, 230, 285, 286, 296, 340, 362, 363).
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
@@ -125,6 +125,8 @@ func TestKeys(t *testing.T) {
 	const cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c}"
 	const awsCluster = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a, labels: {cluster.x-k8s.io/cluster-name: c}}"
 	const keys = "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}"
+	const rosa = "apiVersion: controlplane.cluster.x-k8s.io/v1beta2\nkind: ROSAControlPlane\nmetadata: {name: a}\nspec: "
+	const rosaKeys = "apiVersion: v1\nkind: Secret\nmetadata: {name: rosa-creds-secret}"
 	named := func(kind, spec string) string {
 		return infra + "v1beta1\nkind: " + kind + "\nmetadata: {name: a}\nspec: " + spec
 	}
@@ -214,6 +216,12 @@ func TestKeys(t *testing.T) {
 		"VSphere":           {"or with the kind of a Secret", keys, []string{named("VSphereCluster", "{identityRef: {kind: Secret, name: keys}}")}, true, false},
 		"VSphereOther":      {"an identity has that name", keys, []string{named("VSphereCluster", "{identityRef: {kind: VSphereClusterIdentity, name: keys}}")}, false, false},
 		"GCP":               {"or in a field of another name", keys, []string{named("GCPCluster", "{credentialsRef: {namespace: x, name: keys}}")}, true, false},
+		"CloudStack":        {"or in one whose name does not say so", keys, []string{strings.Replace(named("CloudStackCluster", "{failureDomains: [{acsEndpoint: {namespace: x, name: keys}}]}"), "v1beta1", "v1beta3", 1)}, true, false},
+		"ROSA":              {"or its control plane does", keys, []string{rosa + "{credentialsSecretRef: {name: keys}}"}, true, false},
+		"ROSALogin":         {"which names what users log in with as well", keys, []string{rosa + "{externalAuthProviders: [{oidcClients: [{clientSecret: {name: keys}}]}]}"}, false, false},
+		"ROSAController":    {"its controllers may have it", rosaKeys, []string{rosa + "{}"}, false, true},
+		"ROSAGoing":         {"and take a Cluster down with it", confirmed(rosaKeys), []string{labelled(rosa + "{}"), confirmed(cluster)}, true, false},
+		"ROSAGoingAWS":      {"and with their keys of AWS", confirmed(controllers), []string{labelled(rosa + "{credentialsSecretRef: {name: keys}}"), confirmed(cluster)}, true, false},
 		"OfMachines":        {"files of machines are no keys", keys, []string{"apiVersion: controlplane.cluster.x-k8s.io/v1beta2\nkind: KubeadmControlPlane\nmetadata: {name: a}\nspec: {kubeadmConfigSpec: {files: [{contentFrom: {secret: {name: keys}}}]}}"}, false, false},
 		"VSphereController": {"its controllers may have it", strings.ReplaceAll(controllers, "capa", "capv"), []string{named("VSphereCluster", "{}")}, false, true},
 		"GCPController":     {"its controllers may have it", strings.ReplaceAll(controllers, "capa", "capg"), nil, false, true},

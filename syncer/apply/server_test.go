@@ -63,6 +63,8 @@ var serverKinds = map[schema.GroupVersionKind]meta.RESTScope{
 	{Group: clusterapi.InfrastructureGroup, Version: "v1alpha1", Kind: "OpenStackClusterIdentity"}:   meta.RESTScopeRoot,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "VSphereCluster"}:              meta.RESTScopeNamespace,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "GCPCluster"}:                  meta.RESTScopeNamespace,
+	{Group: clusterapi.InfrastructureGroup, Version: "v1beta3", Kind: "CloudStackCluster"}:           meta.RESTScopeNamespace,
+	{Group: clusterapi.ControlPlaneGroup, Version: "v1beta2", Kind: "ROSAControlPlane"}:              meta.RESTScopeNamespace,
 	{Group: clusterapi.ControlPlaneGroup, Version: "v1beta2", Kind: "KubeadmControlPlane"}:           meta.RESTScopeNamespace,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "AzureASOManagedControlPlane"}: meta.RESTScopeNamespace,
 	{Group: v1alpha1.Group, Version: "v1alpha1", Kind: "Credential"}:                                 meta.RESTScopeNamespace,
