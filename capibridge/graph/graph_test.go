@@ -242,6 +242,15 @@ AzureCluster/a(a)`,
 Secret/key(a)commonshared Cluster/a(a)
 GCPCluster/a(a)`,
 		},
+		"CloudStack": {
+			reason: "and keys by a field whose name does not say so",
+			objects: cluster("a", "infrastructureRef: {kind: CloudStackCluster, name: a}") +
+				object(infra, "CloudStackCluster", "a", "Cluster/a", "spec: {failureDomains: [{acsEndpoint: {name: key, namespace: fleet}}]}") +
+				object("v1", "Secret", "key", "", ""),
+			want: `
+Secret/key(a)commonshared Cluster/a(a)
+CloudStackCluster/a(a)`,
+		},
 		"ResourceSets": {
 			reason: "a set is of the Clusters that its bindings name, and a binding of its own Cluster alone",
 			objects: cluster("a", "") + cluster("b", "") +
