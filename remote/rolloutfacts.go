@@ -97,7 +97,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if err != nil {
 		return nil, err
 	}
-	f.again = m.again
+	f.again, f.Unread = m.again, m.unread
 	if is := r.exchange.of(client.ObjectKeyFromObject(o)); is != nil {
 		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
 	}
@@ -213,7 +213,7 @@ func requestsOf(annotations map[string]string) rollout.Requests {
 // does not touch what they get is no candidate: the one before stays, and observed is the
 // revision that was looked at last.
 func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved) (is *v1alpha1.RolloutRevision, digest, observed string, err error) {
-	before, known, last := o.Status.Candidate, o.Status.CandidateDigest, o.Status.ObservedRevision
+	before, known := o.Status.Candidate, o.Status.CandidateDigest
 	if m.from.Name == "" { // a Layer without a source has an agent to move
 		return &v1alpha1.RolloutRevision{Image: m.image}, "", "", nil
 	}
@@ -222,7 +222,7 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		case err != nil:
 			return nil, "", "", err
 		case revision == "":
-			return before, known, last, nil
+			return m.before(o)
 		default:
 			return &v1alpha1.RolloutRevision{Revision: revision}, "", revision, nil
 		}
@@ -235,16 +235,16 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		if before == nil {
 			return nil, "", "", reason.Because(v1alpha1.ReasonSourceNotReady, fmt.Errorf("%s %s has not been fetched yet", m.from.Kind, m.from.NamespacedName))
 		}
-		return before, known, last, nil
+		return m.before(o)
 	}
 	if m.composed != nil && !m.composed.Built(newest.Revision) {
 		// Before it is known which versions a revision declares, nobody may have it. What cannot
 		// be built never is a candidate: the Kustomization says why.
-		return before, known, last, nil
+		return m.before(o)
 	}
 	touched, err := r.touches(ctx, o, m, newest, before)
 	if errors.Is(err, errUnread) {
-		return before, known, last, nil
+		return m.before(o)
 	}
 	if err != nil {
 		return nil, "", "", err
@@ -253,6 +253,12 @@ func (r *Rollouts) candidate(ctx context.Context, o *v1alpha1.Rollout, m *moved)
 		return before, known, newest.Revision, nil
 	}
 	return &v1alpha1.RolloutRevision{Revision: newest.Revision, Image: m.image}, touched, newest.Revision, nil
+}
+
+// before is the candidate of before, as nobody can tell yet whether there is another one.
+func (m *moved) before(o *v1alpha1.Rollout) (is *v1alpha1.RolloutRevision, digest, observed string, err error) {
+	m.unread = true
+	return o.Status.Candidate, o.Status.CandidateDigest, o.Status.ObservedRevision, nil
 }
 
 // chartVersion is the newest version of a HelmChart; empty while there is none. Where this process

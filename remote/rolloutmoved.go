@@ -33,6 +33,8 @@ type moved struct {
 	image    string
 	// again is when to look again although nothing changes; zero for never.
 	again time.Duration
+	// unread: nobody could look yet whether there is a newer revision than the candidate of before.
+	unread bool
 }
 
 // moved finds what a Rollout moves.

@@ -112,7 +112,11 @@ func TestObservedRevision(t *testing.T) {
 		} else {
 			s.Snapshots.Put(s.from, snapshotOf(t, step.files).Named(step.revision))
 		}
+		s.m.unread = false
 		is, touched, observed, err := s.candidate(t.Context(), s.o, s.m)
+		if s.m.unread != (step.revision == "") {
+			t.Errorf("%s: nobody could look at the newest one: %t", step.reason, s.m.unread)
+		}
 		if err != nil || is.Revision != step.candidate || observed != step.observed {
 			t.Fatalf("%s: candidate %v, observed %q (%v), want %q and %q", step.reason, is, observed, err, step.candidate, step.observed)
 		}

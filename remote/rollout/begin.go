@@ -32,6 +32,10 @@ func (d *decision) due(m *member) *goal {
 	}
 	// Of two goals the later one stands: a cluster does not lose what a run in between gave it.
 	older := proven != nil && (m.pin == nil || m.pin.Run < good.Run)
+	if proven != nil && m.strange(good) {
+		// A run may begin at what it has, or brings it what comes after that: to go back before would change it twice.
+		older = d.active() == nil && !d.facts.Unread
+	}
 	switch {
 	case run == nil:
 		return nil
@@ -44,6 +48,8 @@ func (d *decision) due(m *member) *goal {
 		return nil
 	case run.Phase == v1alpha1.RolloutProgressing && (m.wave < int(run.Wave) || m.wave == int(run.Wave) && run.Begun):
 		return &goal{run.RolloutRevision, run.Number}
+	case run.Phase == v1alpha1.RolloutProgressing && m.has(run.RolloutRevision):
+		return nil // it keeps what is being proven
 	case older:
 		return proven
 	}

@@ -264,6 +264,10 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
 		}
+		if run != nil && run.Phase == v1alpha1.RolloutProgressing && p.Revision != run.Revision &&
+			(c.pin != nil && c.pin.Revision == run.Revision || adopted && c.known && c.runs == run.Revision && c.takesPast()) {
+			return fmt.Errorf("%s lost %s for %s, while run %d proves it", c.name, run.Revision, p.Revision, run.Number)
+		}
 		if c.pin != nil && !c.unpinned && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {
 			return fmt.Errorf("%s lost %s of run %d for %s of run %d", c.name, c.pin.Revision, c.pin.Run, p.Revision, p.Run)
 		}

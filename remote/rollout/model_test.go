@@ -76,6 +76,9 @@ func (c *cluster) takes() bool {
 	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && (!c.unpinned || c.runs == c.pin.Revision || !rollout.WasReady(c.pin))
 }
 
+// takesPast reports whether what the cluster runs becomes its pin: nothing is on record, or it got past that.
+func (c *cluster) takesPast() bool { return c.pin == nil || c.unpinned && rollout.WasReady(c.pin) }
+
 func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != "" }
 
 func (c *cluster) facts() rollout.Cluster {
@@ -365,7 +368,7 @@ func (f *fleet) work() {
 }
 
 func (f *fleet) facts() rollout.Facts {
-	facts := rollout.Facts{UID: "uid", Candidate: &v1alpha1.RolloutRevision{Revision: f.revision()}, Requests: f.requests, Room: f.room}
+	facts := rollout.Facts{UID: "uid", Candidate: &v1alpha1.RolloutRevision{Revision: f.revision()}, Requests: f.requests, Room: f.room, Unread: !f.settling && f.chance(5)}
 	if f.spec.Upstream != nil {
 		facts.Upstream = f.upstream()
 	}

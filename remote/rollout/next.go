@@ -71,6 +71,8 @@ type Facts struct {
 	// Candidate is the newest revision, nil while it is not known. A Rollout with an upstream
 	// has none but what that proved.
 	Candidate *v1alpha1.RolloutRevision
+	// Unread: nobody could look yet whether there is a newer one than Candidate, which is that of before.
+	Unread bool
 	// Upstream is nil while nothing of it was read.
 	Upstream *Upstream
 	Clusters []Cluster
@@ -281,29 +283,6 @@ func (d *decision) soon(after time.Duration) {
 // and below say that it is over.
 func (d *decision) until(since time.Time, lasts time.Duration) time.Duration {
 	return lasts - d.now.Sub(since)
-}
-
-// adopt puts on record what clusters have that are not on record yet, or got past their Rollout:
-// they keep it.
-func (d *decision) adopt() {
-	for _, m := range d.all {
-		past := m.Unpinned && WasReady(m.pin) && m.Has != nil && !m.has(*m.Has)
-		if m.pin != nil && !past || !m.Known || m.Has == nil {
-			continue
-		}
-		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
-		switch run, good := d.active(), d.status.LastGood; {
-		case run != nil && run.RolloutRevision == *m.Has:
-			to.Run = run.Number
-		case good != nil && good.RolloutRevision == *m.Has:
-			to.Run = good.Run
-		}
-		if !m.Healthy {
-			// Nobody knows whether it ever was.
-			to.Result, to.Reason, to.Blameless = v1alpha1.ResultUnproven, v1alpha1.ReasonNotReadyBefore, true
-		}
-		m.set(to)
-	}
 }
 
 // judge finds out what became of the revisions that clusters were given.

@@ -10,6 +10,17 @@ import (
 // TestUnpinned: what a version that knows no Rollouts brought to all clusters is what they have.
 func TestUnpinned(t *testing.T) {
 	two := []v1alpha1.RolloutWave{wave("canary", 1, 0), wave("rest", 2, 1)}
+	past := func(s *story) {
+		for i := range s.facts.Clusters {
+			c := &s.facts.Clusters[i]
+			c.Unpinned, c.Has, c.Ready = true, &v1alpha1.RolloutRevision{Revision: second}, false
+		}
+		s.decide()
+		for i := range s.facts.Clusters {
+			s.facts.Clusters[i].Unpinned, s.facts.Clusters[i].Ready = false, true
+		}
+	}
+	names := []string{"canary1", "rest1", "rest2", "rest3"}
 	tellAll(t, []tale{
 		{name: "goes on from what an earlier version brought", reason: "an agent that knows no Rollouts gave all of them the newest one: to take it back from all at once is no wave", waves: two, clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
 			s.commit(second)
@@ -41,6 +52,61 @@ func TestUnpinned(t *testing.T) {
 			s.decide()
 			s.at(second, "canary1", "rest2")
 			s.at(first, "rest1", "rest3") // two at a time
+		}},
+		{name: "leaves later waves while the first one proves it", reason: "all of them have it already: to take it back from who is to get it again changes each of them twice", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.commit(second)
+			past(s)
+			s.held(v1alpha1.ReasonSoaking)
+			s.at(second, names...)
+			s.commit(third)
+			s.spec.Preempt = true
+			s.decide()
+			s.at(third, "canary1")
+			s.at(second, "rest1", "rest2", "rest3")
+		}},
+		{name: "gives the one after it in waves", reason: "nobody goes back to an older one only to get a newer one in its wave", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.commit(third)
+			past(s)
+			s.at(third, "canary1")
+			s.at(second, "rest1", "rest2", "rest3")
+		}},
+		{name: "waits until it knows what is newest", reason: "the candidate of before is no reason to go back: a run may begin at what they have", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.facts.Unread = true
+			past(s)
+			s.at(second, names...)
+			s.commit(second)
+			s.facts.Unread = false
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.at(second, names...)
+		}},
+		{name: "waits until it knows what another environment proved", reason: "that may be what they have", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.upstream(0)
+			s.facts.Upstream = nil
+			past(s)
+			s.at(second, names...)
+			s.upstream(0)
+			s.proves(second, s.now)
+			delete(s.facts.Upstream.Revisions, hash(second))
+			s.decide()
+			s.at(second, names...)
+			s.proves(second, s.now)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.at(second, names...)
+		}},
+		{name: "takes back what is not the newest", reason: "the branch is at the last good one, and nothing else is to come", waves: two, clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+			past(s)
+			s.at(first, "canary1", "rest1", "rest3")
+			s.at(second, "rest2")
+		}},
+		{name: "keeps what is proven again", reason: "it comes back with what a run before did not finish, and gets it in its wave", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.facts.Clusters = append(s.facts.Clusters, *s.cluster("rest1"))
+			c := &s.facts.Clusters[2]
+			c.Name, c.UID, c.Pin, c.Has = "rest2", "rest2", nil, &v1alpha1.RolloutRevision{Revision: second}
+			s.decide()
+			s.at(second, "canary1", "rest2")
 		}},
 		{name: "gives what it decided", reason: "a cluster that is about to change is not taken for one that an earlier version changed", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)

@@ -42,6 +42,7 @@ func (d *decision) promote() {
 		d.status.Upstream = &v1alpha1.RolloutUpstreamStatus{Name: wants.Name}
 	}
 	status := d.status.Upstream
+	d.facts.Unread = true
 	d.facts.Candidate, d.upstream = up.Taken, up.Failure
 	if status.Taken == nil {
 		// Something else told the candidate before.
@@ -63,6 +64,7 @@ func (d *decision) promote() {
 	status.Newest = onRecord(newest)
 	best := d.eligible(up, wants)
 	if best == nil {
+		d.facts.Unread = false
 		return
 	}
 	revision, ok := up.Revisions[best.Commit]
@@ -74,7 +76,7 @@ func (d *decision) promote() {
 		d.upstream = Hold{v1alpha1.ReasonAwaitingUpstream, fmt.Sprintf("commit %s, which %s proved, is being fetched", best.Commit, wants.Name)}
 		return
 	}
-	status.Taken, d.facts.Candidate = onRecord(*best), &revision
+	status.Taken, d.facts.Candidate, d.facts.Unread = onRecord(*best), &revision, false
 	if best.Commit == newest.Commit {
 		d.upstream = Hold{}
 	}
