@@ -127,6 +127,7 @@ func TestUnpinned(t *testing.T) {
 		"Earlier":   {"an earlier version gave it the newest one", at("r2"), "", at("r2"), v1alpha1.ResultSucceeded, true},
 		"Ended":     {"it ended before it wrote the status", at("r2"), "", at("r1"), v1alpha1.ResultSucceeded, true},
 		"Degraded":  {"it was ready at its pin once", at("r2"), "", at("r2"), v1alpha1.ResultDegraded, true},
+		"PutOff":    {"it was ready at its pin once, and left alone since, as it is upgraded", at("r2"), "", at("r2"), v1alpha1.ResultDeferred, true},
 		"Restored":  {"the child is of a backup, with its record", at("r0"), "r0", at("r1"), v1alpha1.ResultSucceeded, false},
 		"Given":     {"the Rollout has given it another one since", at("r0"), "", at("r0"), v1alpha1.ResultUpdating, false},
 		"InPlace":   {"nothing happened since the upgrade", at("r1"), "", at("r1"), v1alpha1.ResultSucceeded, false},

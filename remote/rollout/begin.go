@@ -171,12 +171,6 @@ func (m *member) blamed(at v1alpha1.RolloutRevision) bool {
 	return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed)
 }
 
-// unproven reports whether the cluster failed at what it has, or was never known to be ready at it, whatever
-// put it off since. Of one that is updating nobody knows yet.
-func (m *member) unproven() bool {
-	return m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven) || m.pin != nil && m.pin.Unproven
-}
-
 // count sums up.
 func (d *decision) count() {
 	terms := d.terms()

@@ -124,9 +124,15 @@ func Pin(child *v1alpha1.Child, mover Mover) *v1alpha1.RolloutRevision {
 	return nil
 }
 
-// WasReady reports whether a child was ready at its pin once; pin may be nil.
+// WasReady reports whether a child was ready at its pin once, whatever put it off since; pin may be nil.
 func WasReady(pin *v1alpha1.ChildRollout) bool {
-	return pin != nil && (pin.Result == v1alpha1.ResultSucceeded || pin.Result == v1alpha1.ResultDegraded)
+	return pin != nil && pin.Result != v1alpha1.ResultUpdating && !unproven(pin)
+}
+
+// unproven reports whether a cluster failed at its pin, or was never known to be ready at it, whatever put
+// it off since. Of one that is updating nobody knows yet.
+func unproven(pin *v1alpha1.ChildRollout) bool {
+	return pin.Unproven || pin.Result == v1alpha1.ResultFailed || pin.Result == v1alpha1.ResultUnproven
 }
 
 // Wanted is the revision that a Rollout brings to its clusters now: that of its run, or

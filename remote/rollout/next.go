@@ -249,7 +249,7 @@ func (m *member) set(to v1alpha1.ChildRollout) {
 func (m *member) result(now time.Time, result v1alpha1.RolloutResult, reason string) {
 	to := *m.pin
 	missed := result == v1alpha1.ResultUnreachable && m.is(v1alpha1.ResultDegraded)
-	to.Unproven = result != v1alpha1.ResultSucceeded && (missed || m.unproven() || m.changing())
+	to.Unproven = result != v1alpha1.ResultSucceeded && (missed || unproven(m.pin) || m.changing())
 	to.Result, to.Reason, to.Since = result, reason, metav1.NewTime(now)
 	m.set(to)
 }

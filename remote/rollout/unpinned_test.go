@@ -5,7 +5,32 @@ import (
 	"time"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
+
+// TestWasReady: a cluster that was put off, or lost, was ready at its pin as long as that is not unproven.
+func TestWasReady(t *testing.T) {
+	for _, tt := range []struct {
+		pin  *v1alpha1.ChildRollout
+		want bool
+	}{
+		{nil, false},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultSucceeded}, true},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDegraded}, true},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUpdating}, false},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultFailed}, false},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnproven}, false},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonRollingOut}, true},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonRollingOut, Unproven: true}, false},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnreachable, Reason: v1alpha1.ReasonUnreachable}, true},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnreachable, Reason: v1alpha1.ReasonUnreachable, Unproven: true}, false},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonUnreachable}, true},
+	} {
+		if got := rollout.WasReady(tt.pin); got != tt.want {
+			t.Errorf("%+v was ready: %t", tt.pin, got)
+		}
+	}
+}
 
 // TestUnpinned: what a version that knows no Rollouts brought to all clusters is what they have.
 func TestUnpinned(t *testing.T) {
@@ -99,6 +124,15 @@ func TestUnpinned(t *testing.T) {
 			past(s)
 			s.at(first, "canary1", "rest1", "rest3")
 			s.at(second, "rest2")
+		}},
+		{name: "goes on from what it brought to who rolls", reason: "who was put off for an upgrade was ready at what it had, as all others", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.cluster("canary1").Rolling = v1alpha1.ReasonRollingOut
+			s.commit(third)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			past(s)
+			s.at(first)
+			s.at(second, "canary1", "rest1")
 		}},
 		{name: "keeps what is proven again", reason: "it comes back with what a run before did not finish, and gets it in its wave", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)

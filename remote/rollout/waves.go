@@ -139,7 +139,7 @@ func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	}
 	run := d.status.Run
 	back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision)
-	return !back && !(m.pin == nil && m.New) && !m.unproven()
+	return !back && !(m.pin == nil && m.New) && (m.pin == nil || !unproven(m.pin))
 }
 
 // open reports whether a wave waits for a cluster to be given a revision, or to become

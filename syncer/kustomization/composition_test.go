@@ -202,6 +202,7 @@ func TestUnpinned(t *testing.T) {
 	}{
 		"Earlier":       {reason: "it has no mark, and another revision was applied", result: v1alpha1.ResultSucceeded, applied: r2, want: true},
 		"Degraded":      {reason: "it was ready at its pin once", result: v1alpha1.ResultDegraded, applied: r2, want: true},
+		"PutOff":        {reason: "it was ready at its pin once, and left alone since, as it is upgraded", result: v1alpha1.ResultDeferred, applied: r2, want: true},
 		"Given":         {reason: "the Rollout lets it have another one just now", result: v1alpha1.ResultUpdating, applied: r2},
 		"Marked":        {reason: "the newest was applied of all else, before an upgrade", result: v1alpha1.ResultSucceeded, applied: r2, mark: r1},
 		"Heeded":        {reason: "somebody took the mark away", result: v1alpha1.ResultSucceeded, applied: r2, heeded: true},
