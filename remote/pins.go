@@ -125,7 +125,7 @@ func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error
 	if entry.Unpinned = has != ""; !entry.Unpinned {
 		return nil
 	}
-	noteWhole(entry, rec)
+	noteRecord(entry, rec)
 	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought revision %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there", has, pin, by)
 }
 
@@ -270,21 +270,12 @@ func (s *seeding) noteApplied(ctx context.Context, entry *v1alpha1.ChildLayer) e
 		return err
 	}
 	if rec.Exists() || rec.Applied.Digest != "" {
-		noteWhole(entry, rec)
+		noteRecord(entry, rec)
 	}
 	// A push that a process before this one began may not have come to its end.
 	entry.Ready = entry.Ready && rec.InPlace(rec.Applied.Digest)
 	s.notes.noted = true
 	return nil
-}
-
-// noteWhole has the Child's status say what the record says. Of two commits with the same content the
-// record has the first: the later one stands.
-func noteWhole(entry *v1alpha1.ChildLayer, rec *record.Record) {
-	later, same := entry.Revision, entry.Digest == rec.Applied.Digest
-	if noteRecord(entry, rec); same {
-		entry.Revision = later
-	}
 }
 
 // declaredAhead is what a layer that is rendered at an older revision will declare in the

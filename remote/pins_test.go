@@ -147,6 +147,11 @@ func TestUnpinned(t *testing.T) {
 			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: tc.said.Revision, Digest: tc.said.Digest, Unpinned: !tc.waits}
 			rec := &record.Record{Layer: s.key(), Attempted: tc.has, Applied: tc.has, Pinned: tc.pinned}
 			err := s.look(t.Context(), rec, entry)
+			s.notes = &layerNotes{}
+			// What the first look left is what a process finds that begins before anything was sent.
+			if again := s.look(t.Context(), rec, entry); isWaitingError(again) != isWaitingError(err) {
+				t.Errorf("%s: %v, and then %v", tc.reason, err, again)
+			}
 			if isWaitingError(err) != tc.waits || err != nil && reason.Of(err) != v1alpha1.ReasonRolloutPending || s.notes.looked == tc.waits {
 				t.Errorf("%s: %v, looked at %t; want it to wait: %t", tc.reason, err, s.notes.looked, tc.waits)
 			}

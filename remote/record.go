@@ -184,9 +184,12 @@ func (p *push) putRecord(ctx context.Context, rec *record.Record, entry *v1alpha
 	return nil
 }
 
-// noteRecord has the Child's status say what the record of a layer says.
+// noteRecord has the Child's status say what the record of a layer says. Of two commits with the same
+// content the record has the first: the later one stands.
 func noteRecord(entry *v1alpha1.ChildLayer, rec *record.Record) {
-	entry.Revision, entry.Digest = rec.Applied.Revision, rec.Applied.Digest
+	if entry.Digest != rec.Applied.Digest {
+		entry.Revision, entry.Digest = rec.Applied.Revision, rec.Applied.Digest
+	}
 	entry.LastAttemptedRevision, entry.LastAttemptedDigest = rec.Attempted.Revision, rec.Attempted.Digest
 	entry.Objects = int32(len(rec.Inventory))
 }
