@@ -193,7 +193,8 @@ func Restoring(ctx context.Context, c kube.Reader) (all int, restoring []types.N
 // Follows reports whether a newer state is of the tier of another one as it went on, so that what
 // it does not have was removed since: it is of the same cluster, or knows who led the tier then. One
 // that an agent saved which began anew at the same address, before anything was restored, does not.
-// A state that has nobody on record who led its tier is followed by any that has Clusters.
+// A state that has nobody on record who led its tier is followed by any that has Clusters, or by any if
+// it has none itself: there is nothing to build again, or to leave out.
 func Follows(newer, s *archive.Snapshot, namespace string) (bool, error) {
 	then, err := lineageOf(s, namespace)
 	if err != nil {
@@ -203,7 +204,7 @@ func Follows(newer, s *archive.Snapshot, namespace string) (bool, error) {
 		return true, nil
 	}
 	if len(then) == 0 {
-		return len(Clusters(newer)) > 0, nil
+		return len(Clusters(newer)) > 0 || len(Clusters(s)) == 0, nil
 	}
 	since, err := lineageOf(newer, namespace)
 	if err != nil {

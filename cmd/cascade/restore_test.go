@@ -40,6 +40,7 @@ func TestChoose(t *testing.T) {
 		"RemovedLong": {"a while ago", []version{{"other", "x", 1}, former, {"former", "then", 0}, {"former", "then", 0}}, "", 3, -1, false},
 		"Restored":    {"the tier was restored elsewhere, and had them removed there", []version{former, {"next", "now then", 0}}, "", 1, -1, false},
 		"NoLineage":   {"no child of it was ever reached: whose state the newest is, nobody can tell", []version{{"former", "", 2}, {"next", "", 0}}, "", -1, -1, true},
+		"NeverAny":    {"neither has Clusters, or children", []version{{"former", "", 0}, {"next", "", 0}}, "", 1, -1, false},
 		"Unreadable":  {"what it would be compared with is for another key", []version{unreadable, {"new", "", 0}}, "", -1, -1, true},
 		"Asked":       {"what is asked for is compared with the newest that follows it", []version{former, former, former}, "1-1", 0, 2, false},
 		"AskedBelow":  {"not with that of an empty tier", []version{former, former, {"new", "begun", 0}}, "1-1", 0, 1, false},

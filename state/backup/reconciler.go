@@ -201,6 +201,9 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		return "", &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
 	}
 	if n := len(versions); n > 0 && digest == o.Status.LastDigest && versions[n-1].String() == o.Status.LastVersion {
+		if err := r.claim(ctx, o); err != nil {
+			return "", err
+		}
 		return fmt.Sprintf("the state is that of version %s", o.Status.LastVersion), nil
 	}
 	sealed, err := archive.Seal(s, recipients...)
@@ -226,6 +229,12 @@ func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, version
 	if len(versions) == 0 || o.Status.Destination == o.Spec.Destination.URL {
 		return nil
 	}
+	newest := versions[len(versions)-1]
+	// The version of Cascade before noted no destination. The digest is only there while the spec is the one
+	// by which the last version was saved.
+	if o.Status.Destination == "" && o.Status.LastDigest != "" && o.Status.LastVersion == newest.String() {
+		return nil
+	}
 	cm := &corev1.ConfigMap{}
 	err := r.Reader.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
 	if client.IgnoreNotFound(err) != nil {
@@ -235,7 +244,6 @@ func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, version
 		return nil
 	}
 	clusters, restoring, err := state.Restoring(ctx, r.Reader)
-	newest := versions[len(versions)-1]
 	switch {
 	case err != nil:
 		return &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}

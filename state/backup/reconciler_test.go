@@ -255,24 +255,30 @@ func TestRestorePending(t *testing.T) {
 		former        bool
 		// destination is where this StateBackup saved a version 1-1 before, if it did.
 		destination string
+		// before: so did the version of Cascade before, which noted no destination.
+		before bool
 		// clusters of the tier, each with the state that is being restored, if one is.
 		clusters []string
 		// want is a part of the condition; empty: a version is saved.
 		want string
 	}{
-		"Open":      {"nothing is restored yet: an empty tier would be the newest version", "open", true, "", none, "cascade restore"},
-		"Adopt":     {"nor is it here", "adopt", true, "", none, "cascade approve first-sync"},
-		"None":      {"the agent has no record yet", "", true, "", none, "a destination of its own"},
-		"Settled":   {"the tier is whole: only the StateBackup is new", "settled", true, "", none, ""},
-		"First":     {"nothing was saved there before", "open", false, "", none, ""},
-		"Restored":  {"Clusters run: a restored tier is open for as long as anything that Git declares is not ready", "open", true, "", []string{"", ""}, ""},
-		"Held":      {"a hold of a person does not end by itself", "adopt", true, "", []string{""}, ""},
-		"Restoring": {"a part of them is made", "open", true, "", []string{"", "id"}, "Cluster fleet/b is being restored"},
-		"Own":       {"it saved there before", "open", true, "s3://bucket/tier", none, ""},
-		"Moved":     {"it saved elsewhere, and a version has the same name anywhere", "open", true, "s3://bucket/wrong", none, "version 1-1"},
+		"Open":      {"nothing is restored yet: an empty tier would be the newest version", "open", true, "", false, none, "cascade restore"},
+		"Adopt":     {"nor is it here", "adopt", true, "", false, none, "cascade approve first-sync"},
+		"None":      {"the agent has no record yet", "", true, "", false, none, "a destination of its own"},
+		"Settled":   {"the tier is whole: only the StateBackup is new", "settled", true, "", false, none, ""},
+		"First":     {"nothing was saved there before", "open", false, "", false, none, ""},
+		"Restored":  {"Clusters run: a restored tier is open for as long as anything that Git declares is not ready", "open", true, "", false, []string{"", ""}, ""},
+		"Held":      {"a hold of a person does not end by itself", "adopt", true, "", false, []string{""}, ""},
+		"Restoring": {"a part of them is made", "open", true, "", false, []string{"", "id"}, "Cluster fleet/b is being restored"},
+		"Own":       {"it saved there before", "open", true, "s3://bucket/tier", false, none, ""},
+		"Moved":     {"it saved elsewhere, and a version has the same name anywhere", "open", true, "s3://bucket/wrong", false, none, "version 1-1"},
+		"Before":    {"the version of Cascade before saved it, here", "open", true, "", true, none, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, func(o *v1alpha1.StateBackup) {
+				if tt.before {
+					o.Generation, o.Status.ObservedGeneration, o.Status.LastVersion, o.Status.LastDigest = 1, 1, "1-1", "of then"
+				}
 				if o.Spec.KeepLast = 1; tt.destination != "" {
 					o.Generation, o.Status.ObservedGeneration, o.Status.Destination, o.Status.LastVersion = 2, 1, tt.destination, "1-1"
 				}
