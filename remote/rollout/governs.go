@@ -138,9 +138,11 @@ func WasReady(pin *v1alpha1.ChildRollout) bool {
 }
 
 // unproven reports whether a cluster failed at its pin, or was never known to be ready at it, whatever put
-// it off since. Of one that is updating nobody knows yet.
+// it off since. Of one that is updating nobody knows yet. Only a retry of one that failed puts a cluster off as
+// progressing: pins of before, which do not say that they are unproven, are known by that.
 func unproven(pin *v1alpha1.ChildRollout) bool {
-	return pin.Unproven || pin.Result == v1alpha1.ResultFailed || pin.Result == v1alpha1.ResultUnproven
+	retried := pin.Result == v1alpha1.ResultDeferred && pin.Reason == v1alpha1.ReasonProgressing
+	return pin.Unproven || retried || pin.Result == v1alpha1.ResultFailed || pin.Result == v1alpha1.ResultUnproven
 }
 
 // Wanted is the revision that a Rollout brings to its clusters now: that of its run, or

@@ -145,6 +145,15 @@ func TestUnprovenRoll(t *testing.T) {
 			s.decide()
 			s.at(third, "rest2")
 		}},
+		{name: "failed by the record of an earlier version", reason: "a person asked for a retry before the upgrade, with which pins first say that they are unproven", waves: waves, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			c := rolls(s)
+			s.after(10 * time.Minute)
+			s.decide()
+			c.Pin.Result, c.Pin.Reason, c.Pin.Unproven = v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing, false
+			s.commit(third)
+			s.decide()
+			s.at(third, "rest1", "rest2")
+		}},
 		{name: "was ready, and failed after that", reason: "it broke at what it has, only later", waves: []v1alpha1.RolloutWave{wave("rest", 3, 0), wave("last", 1, 0)}, clusters: []string{"rest1", "rest2", "last1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()

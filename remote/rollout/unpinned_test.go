@@ -25,6 +25,7 @@ func TestWasReady(t *testing.T) {
 		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnreachable, Reason: v1alpha1.ReasonUnreachable}, true},
 		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnreachable, Reason: v1alpha1.ReasonUnreachable, Unproven: true}, false},
 		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonUnreachable}, true},
+		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonProgressing}, false},
 	} {
 		if got := rollout.WasReady(tt.pin); got != tt.want {
 			t.Errorf("%+v was ready: %t", tt.pin, got)
