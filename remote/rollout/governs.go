@@ -134,7 +134,14 @@ func Pin(child *v1alpha1.Child, mover Mover) *v1alpha1.RolloutRevision {
 
 // WasReady reports whether a child was ready at its pin once, whatever put it off since; pin may be nil.
 func WasReady(pin *v1alpha1.ChildRollout) bool {
-	return pin != nil && pin.Result != v1alpha1.ResultUpdating && !unproven(pin)
+	if pin == nil {
+		return false
+	}
+	switch pin.Result {
+	case v1alpha1.ResultSucceeded, v1alpha1.ResultDegraded, v1alpha1.ResultDeferred, v1alpha1.ResultUnreachable:
+		return !unproven(pin)
+	}
+	return false
 }
 
 // unproven reports whether a cluster failed at its pin, or was never known to be ready at it, whatever put

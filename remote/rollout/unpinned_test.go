@@ -15,6 +15,7 @@ func TestWasReady(t *testing.T) {
 		want bool
 	}{
 		{nil, false},
+		{&v1alpha1.ChildRollout{}, false},
 		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultSucceeded}, true},
 		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDegraded}, true},
 		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUpdating}, false},
