@@ -115,8 +115,7 @@ func (s *seeding) moves() []v1alpha1.RolloutPinnedSource {
 // Rollout let it have: a version that knows no Rollouts was here, and sent the newest one to all
 // children. To send what the pin says would change all of them back at once, so that nothing is
 // sent before the Rollout has taken what is there for what the child has. A child that was
-// restored from a backup has a record of then, with its pin, and is brought back; so is one of a backup
-// from before records had pins, where restored can tell.
+// restored from a backup has a record of then, with its pin, and is brought back.
 func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error {
 	entry.Unpinned = false
 	if rec.Pinned != "" || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
@@ -136,14 +135,8 @@ func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin
 	mover := s.governing.Layer(s.layer.Name)
 	// A later commit with the same content is not written into the record: then the status has it.
 	known := s.pin != nil && (rec.Applied.Revision == s.pin.Revision || entry.Digest == rec.Applied.Digest && entry.Revision == s.pin.Revision)
-	if pin := rollout.OnRecord(s.child, mover); s.pin != nil && !known && rollout.WasReady(pin) {
-		var from source.Key // of a layer without a source nothing is newer
-		if s.layer.Spec.SourceRef != nil {
-			from = layerSource(s.layer)
-		}
-		if !s.restored(s.governing.Named(mover.Name), pin, from, rec.Applied.Revision, func(revision, of string) bool { return revision == of }) {
-			return rec.Applied.Revision, s.pin.Revision, mover.Name
-		}
+	if s.pin != nil && !known && rollout.WasReady(rollout.OnRecord(s.child, mover)) {
+		return rec.Applied.Revision, s.pin.Revision, mover.Name
 	}
 	said := s.child.Status.Report
 	if said == nil {
@@ -152,25 +145,11 @@ func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin
 	for _, o := range s.moves() {
 		mover := s.governing.Object(o)
 		pin := rollout.OnRecord(s.child, mover)
-		has, _ := report.BroughtRevision(said, o)
-		if has == "" || !rollout.WasReady(pin) || isContent(o.Kind, has, pin.Revision) {
-			continue
-		}
-		by := s.governing.Named(mover.Name)
-		if !s.restored(by, pin, revisionsOf(by), has, func(revision, of string) bool { return isContent(o.Kind, revision, of) }) {
+		if has, _ := report.BroughtRevision(said, o); has != "" && rollout.WasReady(pin) && !isContent(o.Kind, has, pin.Revision) {
 			return has, pin.Revision, mover.Name
 		}
 	}
 	return "", "", ""
-}
-
-// restored reports whether what a child has is of a backup, and not of a version that knows no Rollouts, which
-// brings what is newest: its Rollout had it before the pin, or the pin is the newest itself.
-func (s *seeding) restored(by *v1alpha1.Rollout, pin *v1alpha1.ChildRollout, from source.Key, has string, is func(revision, of string) bool) bool {
-	if newest := s.seen(from); newest != nil && is(newest.Revision, pin.Revision) {
-		return true
-	}
-	return slices.ContainsFunc(by.Status.History, func(h v1alpha1.RolloutHistory) bool { return h.Number < pin.Run && is(has, h.Revision) })
 }
 
 // imageOf is the image of the layer's agent in this child.

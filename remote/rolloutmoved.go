@@ -45,7 +45,7 @@ func (r *Rollouts) moved(ctx context.Context, o *v1alpha1.Rollout) (*moved, erro
 		return m, r.movedClusters(ctx, o, m)
 	case moves.Source != nil:
 		ref := o.Spec.SourceRef
-		m.from = revisionsOf(o)
+		m.from = source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: cmp.Or(ref.Namespace, o.Namespace), Name: ref.Name}}
 		if m.from.Namespace != o.Namespace && r.NoCrossNamespaceRefs {
 			return nil, reason.Because(v1alpha1.ReasonAccessDenied, fmt.Errorf("cannot use %s %s of another namespace: the agent has --no-cross-namespace-refs", ref.Kind, m.from.NamespacedName))
 		}
@@ -242,12 +242,6 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 		c.Unpinned = pin != nil && !isContent(m.spec.Moves.Source.Kind, has, pin.Revision) && slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Unpinned })
 	}
 	c.Ready = pin != nil && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
-}
-
-// revisionsOf is the source that tells the revisions of an object that a Rollout moves.
-func revisionsOf(o *v1alpha1.Rollout) source.Key {
-	ref := o.Spec.SourceRef
-	return source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: cmp.Or(ref.Namespace, o.Namespace), Name: ref.Name}}
 }
 
 // isContent reports whether a revision of a kind is the commit or digest of a pin, however a

@@ -40,14 +40,6 @@ func Of(rollouts []v1alpha1.Rollout, of map[string]string) Governing {
 	return g
 }
 
-// Named is the Rollout of a name, nil if it does not govern the cluster.
-func (g Governing) Named(name string) *v1alpha1.Rollout {
-	if i := slices.IndexFunc(g, func(r *v1alpha1.Rollout) bool { return r.Name == name }); i >= 0 {
-		return g[i]
-	}
-	return nil
-}
-
 // Mover is which Rollout moves something of a cluster.
 type Mover struct {
 	// Name of the Rollout, empty if none does, or more than one, and UID, which Children know it by.
