@@ -255,6 +255,9 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 		}
 		identity := inventory.Of(u)
 		how := says
+		if u.GetNamespace() == "" {
+			how = mayUse // no tenant writes those
+		}
 		if own, err := a.ownKeys(ctx, e, u); err != nil {
 			return "", "", err
 		} else if own {

@@ -196,6 +196,7 @@ func TestKeys(t *testing.T) {
 		"NoRealCluster":     {"whoever may write there has none", keys, []string{azure("x"), azureUser("x")}, false, true},
 		"Stranger":          {"others say so, in an identity of theirs", keys, []string{azure("other"), azureUser("other"), inOther(cluster)}, false, true},
 		"StrangerConfirmed": {"whose owners know that it is for something else", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(cluster)}, false, false},
+		"SameNameWaits":     {"which no tenant wrote, and whose Clusters of another namespace wait for their turn", confirmed(keys), []string{static, inOther(labelled(user)), marked(group, "x", "k", inOther(cluster)), deleted(kustomization) + "\nspec: {prune: true}"}, true, false},
 		"StrangerWaits":     {"or who only say that theirs is to go, for good", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(confirmed(cluster))}, false, false},
 		"StrangerGoing":     {"or for theirs: what needs it is taken down", confirmed(keys), []string{azure("other"), azureUser("other"), deletedAt(lately, inOther(cluster))}, true, false},
 		"StrangerStuck":     {"which does not end", confirmed(keys), []string{azure("other"), azureUser("other"), deletedAt(long, inOther(cluster))}, false, false},
