@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"net/url"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 )
 
@@ -34,18 +37,25 @@ func (t Tier) is(other Tier) bool {
 
 // tier is the one that the cluster is of, which was of before when it was told to sync to. A
 // path that is not there, or a repository that nobody can read, is no tier: it may be a slip,
-// and its correction is no other tier. Where nothing was applied before, the first object
-// counts, which the inventory has before the cluster does.
+// and its correction is no other tier; nor is a path without objects. Where nothing was applied
+// before, the first object counts, which the inventory has before the cluster does. A move is over when
+// all is applied from there, though what is to be deleted may wait for a person.
 func (f Facts) tier(before, to Tier) Tier {
 	source, sync := f.root()
 	if source == nil || sync == nil {
 		return before
 	}
-	first := before == Tier{} && (sync.Status.Inventory != nil && len(sync.Status.Inventory.Entries) > 0 || sync.Status.LastAppliedRevision != "")
-	if first || f.current() && notReady(source.Object) == "" && notReady(sync) == "" {
+	some := sync.Status.Inventory != nil && len(sync.Status.Inventory.Entries) > 0
+	if some && (before == Tier{} || f.current() && notReady(source.Object) == "" && isApplied(sync)) {
 		return to
 	}
 	return before
+}
+
+// isApplied reports whether all that a Kustomization declares is applied.
+func isApplied(sync *kustomizev1.Kustomization) bool {
+	c := meta.FindStatusCondition(sync.Status.Conditions, v1alpha1.ReadyCondition)
+	return notReady(sync) == "" || c != nil && c.ObservedGeneration >= sync.Generation && c.Reason == v1alpha1.ReasonPruneBlocked
 }
 
 // declared is the tier that the cluster was told to sync last.

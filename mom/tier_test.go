@@ -22,7 +22,8 @@ import (
 func TestTier(t *testing.T) {
 	a, b := Tier{Repository: "https://example.com/a", Path: "mom"}, Tier{Repository: "https://example.com/a", Path: "mon"}
 	failed := func(f *Facts) { f.Kustomizations[0].Status.Conditions = ready("False", 2) }
-	never := func(f *Facts) { failed(f); f.Kustomizations[0].Status.LastAppliedRevision = "" }
+	empty := func(f *Facts) { f.Kustomizations[0].Status.Inventory = nil }
+	never := func(f *Facts) { failed(f); empty(f); f.Kustomizations[0].Status.LastAppliedRevision = "" }
 	for name, tc := range map[string]struct {
 		reason string
 		before Tier
@@ -35,6 +36,11 @@ func TestTier(t *testing.T) {
 		"Partly": {"one object is refused, and the others may be there", Tier{}, func(f *Facts) {
 			never(f)
 			f.Kustomizations[0].Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a__ConfigMap", Version: "v1"}}}
+		}, b},
+		"Empty":      {"the path has no objects", Tier{}, empty, Tier{}},
+		"MovedEmpty": {"nor has that to which it should move", a, empty, a},
+		"MovedHeld": {"all is applied, and what is to be deleted waits for a person", a, func(f *Facts) {
+			f.Kustomizations[0].Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "False", Reason: v1alpha1.ReasonPruneBlocked, ObservedGeneration: 2}}
 		}, b},
 		"Moved":     {"it is elsewhere from now on", a, func(*Facts) {}, b},
 		"MovedSlip": {"what is there is still of the tier of before", a, failed, a},
@@ -89,7 +95,7 @@ func TestTierOfFolder(t *testing.T) {
 			key := syncKey()
 			k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: kustomizev1.KustomizationSpec{Path: "./mom"}}
 			if tt.applied {
-				k.Status.LastAppliedRevision = "main@1"
+				k.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a__ConfigMap", Version: "v1"}}}
 			}
 			r := &run{Options: Options{Folder: folder, Repository: tt.wanted, Moved: tt.moved, Now: time.Now, Say: t.Logf}, board: &board{folder: folder}}
 			r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(k, &sourcev1.GitRepository{ObjectMeta: k.ObjectMeta, Spec: sourcev1.GitRepositorySpec{URL: a.URL}}).Build()

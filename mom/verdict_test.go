@@ -37,6 +37,7 @@ func complete() Facts {
 			ObjectMeta: of("tier"), Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "tier"}},
 			Status: kustomizev1.KustomizationStatus{
 				Conditions: ready("True", 2), LastAppliedRevision: "main@1", ReconcileRequestStatus: meta.ReconcileRequestStatus{LastHandledReconcileAt: "now"},
+				Inventory: &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a__ConfigMap", Version: "v1"}}},
 			},
 		}},
 		Layers: []v1alpha1.Layer{{
