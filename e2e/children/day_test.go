@@ -21,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/e2e/scenario"
 	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // day is a tier in which the test is the clusters, and turns the clock of the reconciler of
@@ -142,7 +143,7 @@ func (d *day) declareFleet(t *testing.T, n int) {
 				return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 			},
 		}),
-		Reader: d.client, Events: &record.FakeRecorder{}, Version: "v1.0.0", Now: func() time.Time { return d.now },
+		Reader: d.client, Events: &record.FakeRecorder{}, Snapshots: source.NewSnapshots(), Version: "v1.0.0", Now: func() time.Time { return d.now },
 	}
 }
 
