@@ -84,4 +84,10 @@ func TestCachedOthers(t *testing.T) {
 	if _, err := transform(managed); err != nil || managed.ManagedFields != nil {
 		t.Errorf("managed fields are kept: %v, %v", managed.ManagedFields, err)
 	}
+	declared := &v1alpha1.Child{Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "alpha"}}}
+	declared.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "fleet"}
+	declared.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kustomize-controller"}, {Manager: "cascade", Subresource: "status"}}
+	if _, err := transform(declared); err != nil || len(declared.ManagedFields) != 1 || declared.ManagedFields[0].Manager != "kustomize-controller" {
+		t.Errorf("whose the labels are of a Child that somebody declares is not known: %v, %v", declared.ManagedFields, err)
+	}
 }

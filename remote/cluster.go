@@ -159,8 +159,10 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		r.Events.Eventf(r.child, corev1.EventTypeNormal, "ClusterRecreated", "Cluster was re-created, it is seeded afresh")
 	}
-	labels := childLabels(cluster.Labels)
-	maps.Copy(labels, ownerLabels(r.child.Labels))
+	labels, err := labelsFor(r.child, cluster.Labels)
+	if err != nil {
+		return cluster, false, result, err
+	}
 	if !maps.Equal(r.child.Labels, labels) {
 		before := r.child.DeepCopy()
 		after := r.child.DeepCopy()
@@ -170,6 +172,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		r.child.Labels = labels
 	}
+	cluster.Labels = selected(labels, cluster.Labels)
 	if !r.Part.selects(r.child) {
 		// By its new labels it is another agent's, which goes on with it.
 		r.gone = true

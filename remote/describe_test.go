@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -185,11 +186,20 @@ func TestClusterGoes(t *testing.T) {
 		labels     map[string]string
 		goes, left bool
 		want       map[string]string
+		managed    []metav1.ManagedFieldsEntry
 	}{
-		"Discovered": {"the tier made it", map[string]string{"site": "here"}, true, false, nil},
-		"Declared":   {"a Kustomization would make it again", map[string]string{"site": "here", owner: "fleet", in: "flux"}, true, true, map[string]string{"site": "here", owner: "fleet", in: "flux"}},
-		"Directive":  {"nobody declares it who only has it be kept", map[string]string{"kustomize.toolkit.fluxcd.io/prune": "disabled"}, true, false, nil},
-		"Labels":     {"whose it is, it says beside the labels of its Cluster", map[string]string{"site": "there", owner: "fleet", in: "flux"}, false, true, map[string]string{"site": "here", owner: "fleet", in: "flux"}},
+		"Discovered": {"the tier made it", map[string]string{"site": "here"}, true, false, nil, nil},
+		"Declared":   {"a Kustomization would make it again", map[string]string{"site": "here", owner: "fleet", in: "flux"}, true, true, map[string]string{"site": "here", owner: "fleet", in: "flux"}, nil},
+		"Directive":  {"nobody declares it who only has it be kept", map[string]string{"kustomize.toolkit.fluxcd.io/prune": "disabled"}, true, false, nil, nil},
+		"Labels": {"whose it is, it says beside the labels of its Cluster", map[string]string{"site": "there", "old": "x", owner: "fleet", in: "flux"}, false, true,
+			map[string]string{"site": "here", owner: "fleet", in: "flux"}, []metav1.ManagedFieldsEntry{labelling(statusManager, "site", "old"), labelling("kustomize-controller", owner, in)}},
+		"Chart": {"Helm gives each object a label, and Git may give more", map[string]string{"app.kubernetes.io/managed-by": "Helm", "part": "x", owner: "fleet", in: "flux"}, false, true,
+			map[string]string{"site": "here", "app.kubernetes.io/managed-by": "Helm", "part": "x", owner: "fleet", in: "flux"},
+			[]metav1.ManagedFieldsEntry{labelling("helm-controller", "app.kubernetes.io/managed-by", "part", owner, in)}},
+		"Both": {"an apply would write its own value again", map[string]string{"site": "there", owner: "fleet", in: "flux"}, false, true,
+			map[string]string{"site": "there", owner: "fleet", in: "flux"}, []metav1.ManagedFieldsEntry{labelling("kustomize-controller", "site", owner, in), labelling(statusManager, "site")}},
+		"Unknown": {"nobody says who gave it the label", map[string]string{"part": "x", owner: "fleet", in: "flux"}, false, true,
+			map[string]string{"site": "here", "part": "x", owner: "fleet", in: "flux"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDescribed(t, withoutProvider)
@@ -204,8 +214,13 @@ func TestClusterGoes(t *testing.T) {
 				d.children.Clusters = clusters.Fixed(cluster)
 			}
 			r := &run{Children: d.children, child: d.child.DeepCopy(), notes: d.children.notesOf(key)}
-			if _, ok, _, err := r.facts(t.Context()); err != nil || ok == tc.goes {
+			r.child.ManagedFields = tc.managed
+			cluster, ok, _, err := r.facts(t.Context())
+			if err != nil || ok == tc.goes {
 				t.Fatalf("%s: facts() = %t, %v", tc.reason, ok, err)
+			}
+			if ok && !maps.Equal(cluster.Labels, childLabels(tc.want)) {
+				t.Errorf("%s: layers are pushed by %v, and counted by %v", tc.reason, cluster.Labels, tc.want)
 			}
 			got := &v1alpha1.Child{}
 			switch err := d.client.Get(t.Context(), key, got); {
@@ -232,4 +247,17 @@ func TestClusterGoes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// labelling is the entry of a manager of fields that gave an object labels.
+func labelling(manager string, labels ...string) metav1.ManagedFieldsEntry {
+	fields := map[string]any{}
+	for _, name := range labels {
+		fields["f:"+name] = map[string]any{}
+	}
+	text, err := json.Marshal(map[string]any{"f:metadata": map[string]any{"f:labels": fields}})
+	if err != nil {
+		panic(err)
+	}
+	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(string(text))}
 }

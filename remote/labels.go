@@ -1,12 +1,15 @@
 package remote
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -41,11 +44,70 @@ func declaredBy(of map[string]string) string {
 	return apply.Marked(of, "")
 }
 
-// ownerLabels are those of whoever applies a Child, as childLabels takes them from a Cluster's.
+// ownerLabels are those of whoever applies an object, as childLabels takes them from a Cluster's.
 func ownerLabels(of map[string]string) map[string]string {
 	out := maps.Clone(of)
 	maps.DeleteFunc(out, func(k, _ string) bool { return !isOwnerLabel(k) })
 	return out
+}
+
+// labelsFor are the labels that a Child has by those of its Cluster. One that somebody declares keeps
+// what others than the agent gave it, as its owner would give it that again each time.
+func labelsFor(child *v1alpha1.Child, cluster map[string]string) (map[string]string, error) {
+	labels := childLabels(cluster)
+	if declaredBy(child.Labels) == "" {
+		return labels, nil
+	}
+	ours, theirs := map[string]bool{}, map[string]bool{}
+	for _, m := range child.ManagedFields {
+		names, err := LabelsOwned(m)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the managed fields of Child %s: %w", client.ObjectKeyFromObject(child), err)
+		}
+		of := theirs
+		if m.Manager == statusManager && m.Operation == metav1.ManagedFieldsOperationUpdate {
+			of = ours
+		}
+		for _, name := range names {
+			of[name] = true
+		}
+	}
+	for name, value := range child.Labels {
+		if isOwnerLabel(name) || theirs[name] || !ours[name] {
+			labels[name] = value
+		}
+	}
+	return labels, nil
+}
+
+// LabelsOwned are the names of the labels that an entry of managedFields has.
+func LabelsOwned(m metav1.ManagedFieldsEntry) ([]string, error) {
+	if m.FieldsV1 == nil {
+		return nil, nil
+	}
+	var fields struct {
+		Metadata struct {
+			Labels map[string]json.RawMessage `json:"f:labels"`
+		} `json:"f:metadata"`
+	}
+	if err := json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields); err != nil {
+		return nil, err
+	}
+	var names []string
+	for field := range fields.Metadata.Labels {
+		if name, ok := strings.CutPrefix(field, "f:"); ok {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// selected are the labels by which a Child of a Cluster is selected: its own, which may be more than
+// the Cluster has, and who applied the Cluster.
+func selected(child, cluster map[string]string) map[string]string {
+	labels := childLabels(child)
+	maps.Copy(labels, ownerLabels(cluster))
+	return labels
 }
 
 // asClusters has Children be selected as their Clusters are, if a selector goes by who applied the
@@ -67,7 +129,7 @@ func asClusters(children []v1alpha1.Child, watch *clusters.Watch, selectors ...*
 			continue
 		}
 		if u, ok := watch.Get(types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}); ok {
-			child.Labels = u.GetLabels()
+			child.Labels = selected(child.Labels, u.GetLabels())
 		}
 	}
 	return true

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote"
 )
 
 const (
@@ -257,19 +257,15 @@ func asDeclared(child, found *v1alpha1.Child) *v1alpha1.Child {
 func ownedLabels(o client.Object) (map[string]bool, error) {
 	names := map[string]bool{}
 	for _, m := range o.GetManagedFields() {
-		if m.Manager != childManager || m.Operation != metav1.ManagedFieldsOperationApply || m.FieldsV1 == nil {
+		if m.Manager != childManager || m.Operation != metav1.ManagedFieldsOperationApply {
 			continue
 		}
-		var fields struct {
-			Metadata struct {
-				Labels map[string]json.RawMessage `json:"f:labels"`
-			} `json:"f:metadata"`
-		}
-		if err := json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields); err != nil {
+		owned, err := remote.LabelsOwned(m)
+		if err != nil {
 			return nil, fmt.Errorf("cannot read the managed fields of %s: %w", client.ObjectKeyFromObject(o), err)
 		}
-		for field := range fields.Metadata.Labels {
-			names[strings.TrimPrefix(field, "f:")] = true
+		for _, name := range owned {
+			names[name] = true
 		}
 	}
 	return names, nil
