@@ -25,7 +25,7 @@ const remoteName = "origin"
 // Remote is a branch of a repository, and how to log in there.
 type Remote struct {
 	URL, Branch string
-	// PushBranch is a new branch that commits go to; empty: they go to Branch.
+	// PushBranch is a new branch that a commit goes to, refused if it is there; empty: it goes to Branch.
 	PushBranch string
 	Auth       transport.AuthMethod
 	// CA verifies the server, in PEM; nil: those of the machine do.
@@ -170,6 +170,15 @@ var errRaced = errors.New("the branch moved meanwhile")
 func (t *Tree) push(ctx context.Context) error {
 	branch := cmp.Or(t.remote.PushBranch, t.remote.Branch)
 	from, name := plumbing.NewBranchReferenceName(t.remote.Branch), plumbing.NewBranchReferenceName(branch)
+	if branch != t.remote.Branch {
+		// A push would move one that is behind, as a branch to which commits are promoted, over all that it lacks.
+		switch is, err := t.remoteHead(ctx, name); {
+		case err != nil:
+			return fmt.Errorf("cannot list the branches of %s: %w", t.remote.URL, err)
+		case !is.IsZero():
+			return t.branchTaken()
+		}
+	}
 	err := t.git.PushContext(ctx, &git.PushOptions{
 		RemoteName: remoteName, Auth: t.remote.Auth, CABundle: t.remote.CA, RefSpecs: []config.RefSpec{config.RefSpec(from + ":" + name)},
 	})
@@ -184,11 +193,15 @@ func (t *Tree) push(ctx context.Context) error {
 	case now == t.head:
 		return nil
 	case branch != t.remote.Branch && !now.IsZero():
-		return fmt.Errorf("cannot push to %s: it has a branch %s already; merge or delete it, or name another one", t.remote.URL, branch)
+		return t.branchTaken()
 	case branch == t.remote.Branch && now != t.base:
 		return fmt.Errorf("cannot push to %s: %w: %w", t.remote.URL, errRaced, err)
 	}
 	return fmt.Errorf("cannot push to %s, branch %s: %w; the login must be allowed to write there", t.remote.URL, branch, err)
+}
+
+func (t *Tree) branchTaken() error {
+	return fmt.Errorf("cannot push to %s: it has a branch %s already; merge or delete it, or name another one", t.remote.URL, t.remote.PushBranch)
 }
 
 func (t *Tree) remoteHead(ctx context.Context, name plumbing.ReferenceName) (plumbing.Hash, error) {

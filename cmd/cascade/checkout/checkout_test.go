@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing/transport/http"
 
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
@@ -125,6 +127,35 @@ func TestRace(t *testing.T) {
 	if calls != 13 {
 		t.Errorf("it was decided %d times", calls-10)
 	}
+	has(t, r, "mine.yaml", "")
+}
+
+// TestPushBranch: a commit for a person to merge goes to a branch that is new. One that is there is
+// somebody's, and stays where it is, also if it could be moved on to the commit.
+func TestPushBranch(t *testing.T) {
+	_, r := server(t)
+	do(t, r, write("a.yaml", "promoted\n"))
+	tree, err := Clone(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	if err := tree.git.PushContext(t.Context(), &git.PushOptions{
+		RemoteName: remoteName, Auth: r.Auth, CABundle: r.CA, RefSpecs: []config.RefSpec{"refs/heads/main:refs/heads/production"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	do(t, r, write("a.yaml", "not promoted\n"))
+	production, upgrade := r, r
+	production.Branch, upgrade.Branch = "production", "upgrade"
+	r.PushBranch = production.Branch
+	if _, _, err := Change(t.Context(), r, Author{"Ann", "ann@example.com"}, time.Now, write("mine.yaml", "mine\n")); err == nil || !strings.Contains(err.Error(), "it has a branch production already") {
+		t.Errorf("a branch that is there: %v", err)
+	}
+	has(t, production, "a.yaml", "promoted\n")
+	r.PushBranch = upgrade.Branch
+	do(t, r, write("mine.yaml", "mine\n"))
+	has(t, upgrade, "mine.yaml", "mine\n")
 	has(t, r, "mine.yaml", "")
 }
 
