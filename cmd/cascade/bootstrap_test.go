@@ -342,6 +342,35 @@ func TestBootstrapStaysOfFlux(t *testing.T) {
 	tree.Close()
 }
 
+// TestBootstrapStaysOfPatched: what syncs a tier is what Flux's directory makes, with its patches, as
+// Flux has people change what it generates. A tier that has that already goes nowhere.
+func TestBootstrapStaysOfPatched(t *testing.T) {
+	files := fluxFiles("spec: {path: ./clusters/other, sourceRef: {kind: GitRepository, name: flux-system}}\n")
+	files["a/flux-system/kustomization.yaml"].Data = append(files["a/flux-system/kustomization.yaml"].Data, `patches:
+- target: {kind: GitRepository}
+  patch: '- {op: add, path: /spec, value: {url: "https://mirror.example/fleet", ref: {branch: stable}}}'
+- target: {kind: Kustomization}
+  patch: '- {op: replace, path: /spec/path, value: ./a}'
+`...)
+	server, l := repositoryWith(t, files)
+	named := metav1.ObjectMeta{Namespace: "flux-system", Name: "flux-system"}
+	k := &kustomizev1.Kustomization{ObjectMeta: named, Spec: kustomizev1.KustomizationSpec{Path: "./a"}}
+	k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: named.Name}
+	git := &sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{URL: "https://mirror.example/fleet", Reference: &sourcev1.GitRepositoryRef{Branch: "stable"}}}
+	c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(k, git).Build()
+	b, _ := newBootstrapOf(func(b *bootstrap) { b.url = server.HTTPURL("fleet") })
+	tree, _, pushed, err := b.commit(t.Context(), c, l)
+	if err != nil || !pushed {
+		t.Fatalf("it stays where it is: %v", err)
+	}
+	tree.Close()
+	git.Spec.URL = "https://mirror.example/another"
+	c = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(k, git).Build()
+	if _, _, _, err := b.commit(t.Context(), c, l); err == nil || !strings.Contains(err.Error(), "would sync path a, branch stable, of https://mirror.example/fleet from now on") {
+		t.Errorf("the tier of another repository: %v", err)
+	}
+}
+
 // TestBootstrapPushBranch: a commit that a person is to merge is not followed before it is.
 func TestBootstrapPushBranch(t *testing.T) {
 	server, l := repositoryWith(t, fstest.MapFS{"README.md": {Data: []byte("A fleet.\n")}})

@@ -32,7 +32,7 @@ type Flux struct {
 	Others []string
 	// Definitions are the names of those that it declares.
 	Definitions []string
-	// GitRepository and Kustomization sync the repository. Secret is that of the first.
+	// GitRepository and Kustomization sync the repository, as the patches beside them make them. Secret is that of the first.
 	GitRepository, Kustomization *unstructured.Unstructured
 	Secret                       string
 }
@@ -107,7 +107,6 @@ func (f *Flux) findSync(tree fs.FS) error {
 		switch u.GetKind() {
 		case "GitRepository":
 			f.GitRepository = u
-			f.Secret, _, _ = unstructured.NestedString(u.Object, "spec", "secretRef", "name")
 		case "Kustomization":
 			f.Kustomization = u
 		}
@@ -115,7 +114,23 @@ func (f *Flux) findSync(tree fs.FS) error {
 	if f.GitRepository == nil || f.Kustomization == nil {
 		return fmt.Errorf("cannot use %s of the repository: it must have a GitRepository and a Kustomization, which it has after flux bootstrap git, github or gitlab", name)
 	}
+	// That file is generated, and people change it by patches. Where they cannot be built, Flux applies none.
+	if built, err := f.Build(tree); err == nil {
+		f.GitRepository, f.Kustomization = asBuilt(built, f.GitRepository), asBuilt(built, f.Kustomization)
+	}
+	f.Secret, _, _ = unstructured.NestedString(f.GitRepository.Object, "spec", "secretRef", "name")
 	return nil
+}
+
+// asBuilt is what a directory makes of an object in it.
+func asBuilt(built []*unstructured.Unstructured, u *unstructured.Unstructured) *unstructured.Unstructured {
+	i := slices.IndexFunc(built, func(b *unstructured.Unstructured) bool {
+		return b.GroupVersionKind().GroupKind() == u.GroupVersionKind().GroupKind() && b.GetNamespace() == u.GetNamespace() && b.GetName() == u.GetName()
+	})
+	if i < 0 {
+		return u
+	}
+	return built[i]
 }
 
 // EventsAddress is where the agent posts events for Flux's notification-controller, empty if

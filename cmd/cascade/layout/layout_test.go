@@ -288,6 +288,31 @@ func TestStops(t *testing.T) {
 	}
 }
 
+// TestFindPatched: what syncs the repository is what Flux's directory makes of it; where that cannot be
+// built, what is written there.
+func TestFindPatched(t *testing.T) {
+	const patch = fluxKustomization + "patches:\n- target: {kind: GitRepository}\n  patch: |\n    - {op: replace, path: /spec/secretRef/name, value: mirror}\n" +
+		"- target: {kind: Kustomization}\n  patch: |\n    - {op: add, path: /spec/serviceAccountName, value: flux-applier}\n"
+	for name, tc := range map[string]struct {
+		reason, kustomization, secret, account string
+	}{
+		"Plain":   {"as flux bootstrap leaves it", fluxKustomization, "flux-system", ""},
+		"Patched": {"patches of a person", patch, "mirror", "flux-applier"},
+		"Broken":  {"it cannot be built", patch + "components: [none]\n", "flux-system", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := FindFlux(treeOf(flux(map[string]string{"clusters/prod/flux-system/kustomization.yaml": tc.kustomization})), "clusters/prod")
+			if err != nil {
+				t.Fatal(err)
+			}
+			account, _, _ := unstructured.NestedString(f.Kustomization.Object, "spec", "serviceAccountName")
+			if f.Secret != tc.secret || account != tc.account {
+				t.Errorf("%s: the Secret is %q, the account %q", tc.reason, f.Secret, account)
+			}
+		})
+	}
+}
+
 // TestDiff: git takes a difference, and makes of it what the changes are.
 func TestDiff(t *testing.T) {
 	before := treeOf(flux(map[string]string{"clusters/prod/kustomization.yaml": "resources: [flux-system]"}))
