@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/pivot"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
@@ -31,10 +33,13 @@ const (
 
 // pivotFlags are those of cascade pivot.
 type pivotFlags struct {
-	to, context, agents string
-	plan, abort         bool
-	tolerate            []string
-	timeout             time.Duration
+	to, context string
+	// agents and toAgents are the namespaces of both agents, of this cluster and the one of --to; empty:
+	// where they are.
+	agents, toAgents string
+	plan, abort      bool
+	tolerate         []string
+	timeout          time.Duration
 }
 
 func (c *cli) newPivot() *cobra.Command {
@@ -76,7 +81,8 @@ func (c *cli) newPivot() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&f.to, "to", "", "self, parent, or the file of an administrator's kubeconfig of the target")
 	cmd.Flags().StringVar(&f.context, "to-context", "", "context of that kubeconfig")
-	cmd.Flags().StringVar(&f.agents, "agent-namespace", v1alpha1.AgentNamespace, "namespace of the agents of both tiers, which has their journals")
+	cmd.Flags().StringVar(&f.agents, "agent-namespace", "", "namespace of the agent of this cluster, if it is no Deployment there (default: where it is, or "+v1alpha1.AgentNamespace+")")
+	cmd.Flags().StringVar(&f.toAgents, "to-agent-namespace", "", "that of the agent of the cluster of --to, likewise")
 	cmd.Flags().BoolVar(&f.plan, "plan", false, "say what would be done to which object, and what speaks against it; nothing is changed")
 	cmd.Flags().BoolVar(&f.abort, "abort", false, "turn back: the target loses what it was given, and the source goes on")
 	cmd.Flags().StringSliceVar(&f.tolerate, "tolerate", nil, "go on in spite of these reasons, as --plan names them")
@@ -108,10 +114,6 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 	if err != nil {
 		return nil, err
 	}
-	p := &pivot.Pivot{
-		Source: pivot.Side{Name: "this cluster", Client: here, Namespace: f.agents}, Clusters: names, Tolerated: f.tolerate,
-		Holder: holderName(), Program: version(), Now: c.now, Rest: pivot.DefaultRest, Wait: pauseFor, Tell: c.tellPivot,
-	}
 	var config *rest.Config
 	var secret types.NamespacedName
 	switch f.to {
@@ -122,7 +124,6 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 		if config, err = kubeconfigOfCluster(ctx, here, names[0]); err != nil {
 			return nil, err
 		}
-		p.Keep = f.to == toSelf
 		secret = kubeconfigSecret(names[0])
 	default:
 		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
@@ -137,12 +138,52 @@ func (c *cli) pivotOf(ctx context.Context, names []types.NamespacedName, f pivot
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the cluster of --to: %w", err)
 	}
-	p.Target = pivot.Side{Name: "the cluster of --to", Client: there, Namespace: f.agents, Kubeconfig: secret}
-	if f.to == toParent {
-		p.Source, p.Target = p.Target, p.Source
-		p.Source.Name = "Cluster " + names[0].String()
+	p := &pivot.Pivot{
+		Clusters: names, Keep: f.to == toSelf, Tolerated: f.tolerate,
+		Holder: holderName(), Program: version(), Now: c.now, Rest: pivot.DefaultRest, Wait: pauseFor, Tell: c.tellPivot,
 	}
-	return p, nil
+	p.Source, p.Target, err = sidesOf(ctx, f, names[0], here, pivot.Side{Name: "the cluster of --to", Client: there, Kubeconfig: secret})
+	return p, err
+}
+
+// sidesOf are source and target of a pivot, each with the namespace of its agent: a journal elsewhere
+// is one that no agent ends, and a record that is not found says nothing of who has a Cluster.
+func sidesOf(ctx context.Context, f pivotFlags, cluster types.NamespacedName, here client.Client, there pivot.Side) (source, target pivot.Side, err error) {
+	source, target = pivot.Side{Name: "this cluster", Client: here, Namespace: f.agents}, there
+	flag, toFlag := "--agent-namespace", "--to-agent-namespace"
+	target.Namespace = f.toAgents
+	if f.to == toParent {
+		source, target, flag, toFlag = target, source, toFlag, flag
+		source.Name = "Cluster " + cluster.String()
+	}
+	if err := findAgent(ctx, &source, pivot.Source, flag); err != nil {
+		return source, target, err
+	}
+	return source, target, findAgent(ctx, &target, pivot.Target, toFlag)
+}
+
+// agentWithin is how long the look for the agent of a side may take.
+const agentWithin = 30 * time.Second
+
+// findAgent gives a side the namespace of its agent. The agent of a mom is no Deployment, so that none is
+// found there.
+func findAgent(ctx context.Context, side *pivot.Side, role pivot.Role, flag string) error {
+	if _, err := pivot.Identify(ctx, *side, role); err != nil {
+		return err // it says what to do where a kubeconfig has lapsed
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentWithin)
+	defer cancel()
+	found, err := installation.Find(ctx, side.Client)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot find the agent of %s: %w", side.Name, err)
+	case found != nil && side.Namespace != "" && side.Namespace != found.Namespace:
+		return fmt.Errorf("cannot use %s %s: the agent of %s is in namespace %s, and would not see the pivot; leave the flag out", flag, side.Namespace, side.Name, found.Namespace)
+	case found != nil:
+		side.Namespace = found.Namespace
+	}
+	side.Namespace = cmp.Or(side.Namespace, v1alpha1.AgentNamespace)
+	return nil
 }
 
 // holderName names this process, and no other one ever.
