@@ -61,6 +61,24 @@ func TestAsClusters(t *testing.T) {
 	}
 }
 
+// TestAsClustersDeclared: a Child that somebody declares may have more labels than its Cluster, and be of
+// another owner. Layers are pushed by those of both (TestClusterGoes), and counted by them.
+func TestAsClustersDeclared(t *testing.T) {
+	const owner = "kustomize.toolkit.fluxcd.io/name"
+	cluster := &unstructured.Unstructured{}
+	cluster.SetNamespace("fleet")
+	cluster.SetName("alpha")
+	cluster.SetLabels(map[string]string{owner: "prod", "site": "there"})
+	child := childNamed("alpha", nil)
+	child.Namespace, child.Labels = "fleet", map[string]string{owner: "children", "site": "here", "part": "x"}
+	child.Spec.ClusterRef = &v1alpha1.LocalReference{Name: "alpha"}
+	children := []v1alpha1.Child{child}
+	ok := asClusters(children, clusters.Fixed(cluster), &metav1.LabelSelector{MatchLabels: map[string]string{owner: "prod"}})
+	if want := map[string]string{owner: "prod", "site": "here", "part": "x"}; !ok || !maps.Equal(children[0].Labels, want) {
+		t.Errorf("it is selected by %v, want %v", children[0].Labels, want)
+	}
+}
+
 // TestSelectedByOwner: the layer is counted, and lets no child go, where it selects Clusters by who
 // applied them.
 func TestSelectedByOwner(t *testing.T) {
