@@ -151,6 +151,17 @@ func overdue(c v1alpha1.ChildCredential, now time.Time) bool {
 	return c.ExpiresAt != nil && (!now.Before(c.ExpiresAt.Time) || c.RenewAt != nil && !now.Before(c.RenewAt.Time))
 }
 
+// neglected reports whether a credential has lapsed, or whether half of the time is over that
+// was left when it should have been renewed. Of one that is due at two thirds of its life that is
+// five sixths: cert-manager's renewBefore, kubelets and those who rotate Secrets may well wait for
+// more than two thirds.
+func neglected(c v1alpha1.ChildCredential, now time.Time) bool {
+	if !overdue(c, now) || !now.Before(c.ExpiresAt.Time) {
+		return overdue(c, now)
+	}
+	return !now.Before(c.RenewAt.Add(c.ExpiresAt.Sub(c.RenewAt.Time) / 2))
+}
+
 // warn sets a condition that names the credentials of the child that have used two
 // thirds of their life: nobody has renewed them in this tier.
 func (r *run) warn() {

@@ -64,7 +64,7 @@ func descsOfFleet() fleetDescs {
 		clusters:  desc("cascade_child_clusters", "Clusters below the child as its agent reports them, all and ready ones; absent for a child without any.", child, "state"),
 		contact:   desc("cascade_child_last_contact_timestamp_seconds", "Unix time at which the child was last heard of; its report is as old.", child),
 		expiry:    desc("cascade_child_credential_expiry_timestamp_seconds", "Unix time at which the first credential lapses that the child was given; absent if none says when.", child),
-		overdue:   desc("cascade_child_overdue_credential_expiry_timestamp_seconds", "Unix time at which the first credential of the child lapses that should have been renewed by now; absent without any.", child),
+		overdue:   desc("cascade_child_overdue_credential_expiry_timestamp_seconds", "Unix time at which the first credential of the child lapses that should have been renewed long ago, at five sixths of its life; absent without any.", child),
 		held:      desc("cascade_child_held_layers", "Layers of the child that hold something for a person to decide; absent without any.", child),
 		breakers:  desc("cascade_child_breakers_open", "Children that are probed seldom, because they did not answer several times in a row.", nil),
 		ready:     desc("cascade_layer_ready", "1 if the layer is in place on all children that it selects.", layer),
@@ -151,7 +151,7 @@ func (f *Fleet) child(ch chan<- prometheus.Metric, d *fleetDescs, child *v1alpha
 		if c.ExpiresAt != nil && (expires.IsZero() || c.ExpiresAt.Time.Before(expires)) {
 			expires = c.ExpiresAt.Time
 		}
-		if overdue(c, f.Now()) && (late.IsZero() || c.ExpiresAt.Time.Before(late)) {
+		if neglected(c, f.Now()) && (late.IsZero() || c.ExpiresAt.Time.Before(late)) {
 			late = c.ExpiresAt.Time
 		}
 	}

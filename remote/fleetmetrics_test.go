@@ -82,7 +82,7 @@ func TestSeries(t *testing.T) {
 
 func TestFleet(t *testing.T) {
 	now := time.Unix(5000, 0)
-	renew, soon, late := metav1.NewTime(time.Unix(5060, 0)), metav1.NewTime(time.Unix(6000, 0)), metav1.NewTime(time.Unix(7000, 0))
+	renew, soon, late := metav1.NewTime(time.Unix(3120, 0)), metav1.NewTime(time.Unix(6000, 0)), metav1.NewTime(time.Unix(7000, 0))
 	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a", Labels: map[string]string{environmentLabel: "production", v1alpha1.OwnerLabel: "payments"}}}
 	child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}}
 	child.Status.Provider, child.Status.Region, child.Status.Version = "aws", "eu-west-1", "v1.36.3"

@@ -17,16 +17,23 @@ func TestOverdue(t *testing.T) {
 		reason string
 		of     v1alpha1.ChildCredential
 		want   bool
+		// long is whether that alerts.
+		long bool
 	}{
-		"Endless": {"it does not lapse", v1alpha1.ChildCredential{}, false},
-		"Short":   {"it lapses today, and its keeper renews it before", v1alpha1.ChildCredential{ExpiresAt: in(2 * time.Hour), RenewAt: in(time.Hour)}, false},
-		"Due":     {"its keeper should have renewed it", v1alpha1.ChildCredential{ExpiresAt: in(2 * time.Hour), RenewAt: in(-time.Hour)}, true},
-		"Unknown": {"nothing says that it should have been renewed, as of what an agent of before noted", v1alpha1.ChildCredential{ExpiresAt: in(2 * time.Hour)}, false},
-		"Lapsed":  {"it has lapsed", v1alpha1.ChildCredential{ExpiresAt: in(-time.Second)}, true},
+		"Endless": {"it does not lapse", v1alpha1.ChildCredential{}, false, false},
+		"Short":   {"it lapses today, and its keeper renews it before", v1alpha1.ChildCredential{ExpiresAt: in(2 * time.Hour), RenewAt: in(time.Hour)}, false, false},
+		"Due":     {"its keeper should have renewed it", v1alpha1.ChildCredential{ExpiresAt: in(2 * time.Hour), RenewAt: in(-time.Hour)}, true, false},
+		"Late":    {"its keeper may renew it at three quarters of its life", v1alpha1.ChildCredential{ExpiresAt: in(6 * time.Hour), RenewAt: in(-2 * time.Hour)}, true, false},
+		"Kept":    {"nobody renewed it for five sixths of its life", v1alpha1.ChildCredential{ExpiresAt: in(4 * time.Hour), RenewAt: in(-4 * time.Hour)}, true, true},
+		"Unknown": {"nothing says that it should have been renewed, as of what an agent of before noted", v1alpha1.ChildCredential{ExpiresAt: in(2 * time.Hour)}, false, false},
+		"Lapsed":  {"it has lapsed", v1alpha1.ChildCredential{ExpiresAt: in(-time.Second)}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := overdue(tc.of, now); got != tc.want {
 				t.Errorf("%s: overdue is %t", tc.reason, got)
+			}
+			if got := neglected(tc.of, now); got != tc.long {
+				t.Errorf("%s: neglected is %t", tc.reason, got)
 			}
 		})
 	}
