@@ -256,7 +256,7 @@ func (d *day) decide(t *testing.T) {
 	var behind []string
 	for i := range list.Items {
 		c := &list.Items[i]
-		if r := c.Status.Rollouts; len(r) > 0 && !d.dead[c.Name] && c.Status.Report.Revision != r[0].Revision {
+		if r := c.Status.Rollouts; len(r) > 0 && !d.dead[c.Name] && c.Status.Report.Brought.Objects[0].Revision != r[0].Revision {
 			behind = append(behind, c.Name)
 		}
 	}
