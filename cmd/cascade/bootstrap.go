@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -27,6 +28,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/login"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
@@ -235,9 +237,12 @@ func (b *bootstrap) stays(ctx context.Context, c client.Client, key client.Objec
 		if err := c.Get(ctx, source, git); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("cannot read GitRepository %s: %w", source, err)
 		}
-		is.url = git.Spec.URL
-		if git.Spec.Reference != nil {
-			is.branch = git.Spec.Reference.Branch
+		if git.Name != "" {
+			if err := arrives(source, git.Spec.Reference); err != nil {
+				return fmt.Errorf("cannot bootstrap: %w", err)
+			}
+			is.url = git.Spec.URL
+			is.branch, _ = branchOf(git.Spec.Reference)
 		}
 	}
 	if is.path == to.path && (is.branch == "" || is.branch == to.branch) && (is.url == "" || layout.SamePlace(is.url, to.url)) {
@@ -444,7 +449,15 @@ func (b *bootstrap) commit(ctx context.Context, c client.Client, l *login.Login)
 			return checkout.Decision{}, err
 		}
 		if flux != nil {
-			if err := b.stays(ctx, c, client.ObjectKeyFromObject(flux.Kustomization), declaredByFlux(flux)); err != nil {
+			at, err := declaredByFlux(flux, files)
+			if err != nil {
+				return checkout.Decision{}, err
+			}
+			if at.branch != b.branch {
+				return checkout.Decision{}, fmt.Errorf("cannot bootstrap: %s of the repository follows branch %s, so that a commit would not arrive from branch %s; say --branch %s, or change it there",
+					inventory.Of(flux.GitRepository), at.branch, b.branch, at.branch)
+			}
+			if err := b.stays(ctx, c, client.ObjectKeyFromObject(flux.Kustomization), at); err != nil {
 				return checkout.Decision{}, err
 			}
 		}
@@ -467,16 +480,31 @@ func (b *bootstrap) commit(ctx context.Context, c client.Client, l *login.Login)
 	return tree, flux, pushed, nil
 }
 
-// declaredByFlux is what Flux's files have a tier sync.
-func declaredByFlux(flux *layout.Flux) declaredAt {
-	var at declaredAt
-	at.url, _, _ = unstructured.NestedString(flux.GitRepository.Object, "spec", "url")
-	at.branch, _, _ = unstructured.NestedString(flux.GitRepository.Object, "spec", "ref", "branch")
-	at.path, _, _ = unstructured.NestedString(flux.Kustomization.Object, "spec", "path")
+// declaredByFlux is what Flux's files have a tier sync, with the patches beside them.
+func declaredByFlux(flux *layout.Flux, files fs.FS) (declaredAt, error) {
+	built, err := flux.Build(files)
+	if err != nil {
+		return declaredAt{}, err
+	}
+	git, k := &sourcev1.GitRepository{}, &kustomizev1.Kustomization{}
+	for object, of := range map[client.Object]*unstructured.Unstructured{git: flux.GitRepository, k: flux.Kustomization} {
+		i := slices.IndexFunc(built, func(u *unstructured.Unstructured) bool { return inventory.Of(u) == inventory.Of(of) })
+		if i < 0 {
+			return declaredAt{}, fmt.Errorf("cannot find %s in what %s of the repository makes: a kustomization there leaves it out or gives it another name", inventory.Of(of), flux.Dir)
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(built[i].Object, object); err != nil {
+			return declaredAt{}, fmt.Errorf("cannot read %s of the repository: %w", inventory.Of(of), err)
+		}
+	}
+	if err := arrives(client.ObjectKeyFromObject(git), git.Spec.Reference); err != nil {
+		return declaredAt{}, fmt.Errorf("cannot bootstrap: %w", err)
+	}
+	at := declaredAt{url: git.Spec.URL, path: k.Spec.Path}
+	at.branch, _ = branchOf(git.Spec.Reference)
 	if clean, err := layout.Clean(at.path); err == nil {
 		at.path = clean
 	}
-	return at
+	return at, nil
 }
 
 // decide decides about the files, and what is left open of the values: what was decided once

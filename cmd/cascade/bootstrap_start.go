@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -61,7 +63,7 @@ func (b *bootstrap) start(ctx context.Context, cluster *apply.Cluster, tree *che
 			return fmt.Errorf("cannot apply what syncs the tier: %w", err)
 		}
 	}
-	revision, err := b.awaitSync(ctx, cluster, pair)
+	revision, err := b.awaitSync(ctx, cluster, pair, tree)
 	if err != nil {
 		return err
 	}
@@ -141,9 +143,17 @@ func (b *bootstrap) works(ctx context.Context, c client.Client, sync []*unstruct
 	return true, nil
 }
 
+// commits tell a commit from those after it.
+type commits interface {
+	// Head is the commit that is waited for.
+	Head() string
+	// Precedes reports whether a commit is one before that.
+	Precedes(commit string) bool
+}
+
 // awaitSync asks for the commit, and waits until it is applied. Whoever commits meanwhile is
 // waited for as well.
-func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (revision string, err error) {
+func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced, of commits) (revision string, err error) {
 	token := c.now().Format(time.RFC3339Nano)
 	git, k := &sourcev1.GitRepository{}, &kustomizev1.Kustomization{}
 	for _, of := range []struct {
@@ -174,13 +184,19 @@ func (c *cli) awaitSync(ctx context.Context, cl client.Client, pair synced) (rev
 		if object, resume := suspended(git, k); object != "" {
 			return false, fmt.Errorf("%s is suspended, so that nothing arrives; run %s, and try again", object, resume)
 		}
+		if err := arrives(pair.git, git.Spec.Reference); err != nil {
+			return false, err
+		}
 		fetched := answered(git, token, before, git.Status.LastHandledReconcileAt) && git.Status.Artifact != nil
+		early := fetched && of.Precedes(git.Status.Artifact.Revision[strings.LastIndex(git.Status.Artifact.Revision, ":")+1:])
 		ready := meta.FindStatusCondition(k.Status.Conditions, fluxmeta.ReadyCondition)
-		if fetched && k.Status.LastAppliedRevision == git.Status.Artifact.Revision && k.Status.ObservedGeneration == k.Generation &&
+		if fetched && !early && k.Status.LastAppliedRevision == git.Status.Artifact.Revision && k.Status.ObservedGeneration == k.Generation &&
 			ready != nil && ready.Status == metav1.ConditionTrue {
 			return true, nil
 		}
-		last = troubles(git, fetched, k)
+		if last = troubles(git, fetched, k); last == "" && early {
+			last = fmt.Sprintf("GitRepository %s has %s, which is before commit %s", pair.git, git.Status.Artifact.Revision, of.Head())
+		}
 		if last != "" && last != said {
 			said = last
 			c.say("%s", last)
@@ -211,6 +227,38 @@ func suspended(git *sourcev1.GitRepository, k *kustomizev1.Kustomization) (objec
 		}
 	}
 	return "", ""
+}
+
+// branchOf is the branch that a GitRepository follows, or what it is pinned to instead. Of several
+// references the one counts that counts for Flux.
+func branchOf(ref *sourcev1.GitRepositoryRef) (branch, pin string) {
+	const unsaid = "master"
+	if ref == nil {
+		return unsaid, ""
+	}
+	named, isBranch := strings.CutPrefix(ref.Name, "refs/heads/")
+	switch {
+	case ref.Commit != "":
+		return "", "commit " + ref.Commit
+	case isBranch:
+		return named, ""
+	case ref.Name != "":
+		return "", "name " + ref.Name
+	case ref.SemVer != "":
+		return "", "semver " + ref.SemVer
+	case ref.Tag != "":
+		return "", "tag " + ref.Tag
+	}
+	return cmp.Or(ref.Branch, unsaid), ""
+}
+
+// arrives refuses a GitRepository at which no commit of a branch arrives.
+func arrives(key client.ObjectKey, ref *sourcev1.GitRepositoryRef) error {
+	_, pin := branchOf(ref)
+	if pin == "" {
+		return nil
+	}
+	return fmt.Errorf("GitRepository %s is pinned to %s, so that a commit would not arrive; leave nothing but the branch in its spec.ref, where it is declared, and try again", key, pin)
 }
 
 // troubles are why a sync is not done, as the objects say. That there is no artifact, a

@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
@@ -51,7 +52,7 @@ func fluxFilesIn(namespace, sync string) fstest.MapFS {
 	files := fstest.MapFS{
 		"a/flux-system/gotk-components.yaml": {Data: []byte("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: source-controller, namespace: flux-system}\n---\n" +
 			"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: notification-controller, namespace: flux-system}\n")},
-		"a/flux-system/gotk-sync.yaml": {Data: []byte("apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: flux-system, namespace: flux-system}\n---\n" +
+		"a/flux-system/gotk-sync.yaml": {Data: []byte("apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: flux-system, namespace: flux-system}\nspec: {ref: {branch: main}}\n---\n" +
 			"apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: flux-system, namespace: flux-system}\n" + sync)},
 		"a/flux-system/kustomization.yaml": {Data: []byte("resources: [gotk-components.yaml, gotk-sync.yaml]\n")},
 	}
@@ -249,7 +250,7 @@ func TestBootstrapStays(t *testing.T) {
 		"Bare":        {"it is the same path", own, fleet, "main", "tiers/prod", false, false, nil},
 		"Protocol":    {"it goes on by another protocol, which is no move", own, "ssh://git@example.com:2222/fleet.git", "main", "./tiers/prod", false, false, nil},
 		"NoSource":    {"what it follows is not known", own, "", "", "./tiers/prod", false, false, nil},
-		"NoBranch":    {"it follows no branch", own, fleet, "", "./tiers/prod", false, false, nil},
+		"NoBranch":    {"Flux has a default", own, fleet, "", "./tiers/prod", false, false, []string{"branch master", "branch main"}},
 		"Path":        {"it has another path", own, fleet, "main", "./tiers/dev", false, false, []string{"cascade-system/cascade-system", "tiers/dev", "tiers/prod", "--move"}},
 		"Branch":      {"it follows another branch", own, fleet, "stable", "./tiers/prod", false, false, []string{"branch stable", "branch main", "--move"}},
 		"Repository":  {"it has another repository, and no login is shown", own, "https://hidden-word@example.com/dev", "main", "./tiers/prod", false, false, []string{"https://example.com/dev", fleet, "--move"}},
@@ -371,6 +372,52 @@ func TestBootstrapStaysOfPatched(t *testing.T) {
 	}
 }
 
+// TestBootstrapPinned: where no commit of the branch arrives there is none.
+func TestBootstrapPinned(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, live, declared, want string }{
+		"Live":     {"somebody pinned the tier by hand", "{branch: main, commit: 1a2b}", "{branch: main}", "GitRepository flux-system/flux-system is pinned to commit 1a2b"},
+		"Declared": {"Flux's file says so", "", "{branch: main, tag: v1}", "is pinned to tag v1"},
+		"Patched":  {"a patch beside it says so", "", "patch", "is pinned to semver >=1.0.0"},
+		"Another":  {"Flux's file has another branch", "", "{branch: stable}", "say --branch stable"},
+		"Same":     {"it arrives", "{name: refs/heads/main}", "{branch: main}", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := fluxFiles("spec: {path: ./a}\n")
+			sync := files["a/flux-system/gotk-sync.yaml"]
+			if tc.declared == "patch" {
+				files["a/flux-system/kustomization.yaml"].Data = append(files["a/flux-system/kustomization.yaml"].Data,
+					"patches:\n- target: {kind: GitRepository}\n  patch: |\n    - {op: add, path: /spec/ref/semver, value: '>=1.0.0'}\n"...)
+			} else {
+				sync.Data = bytes.ReplaceAll(sync.Data, []byte("{branch: main}"), []byte(tc.declared))
+			}
+			server, l := repositoryWith(t, files)
+			objects := fake.NewClientBuilder().WithScheme(newScheme())
+			if tc.live != "" {
+				named := metav1.ObjectMeta{Namespace: "flux-system", Name: "flux-system"}
+				k := &kustomizev1.Kustomization{ObjectMeta: named, Spec: kustomizev1.KustomizationSpec{Path: "./a"}}
+				k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: named.Name}
+				git := &sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{Reference: &sourcev1.GitRepositoryRef{}}}
+				if err := yaml.Unmarshal([]byte(tc.live), git.Spec.Reference); err != nil {
+					t.Fatal(err)
+				}
+				objects.WithObjects(k, git)
+			}
+			b, _ := newBootstrapOf(func(b *bootstrap) { b.url = server.HTTPURL("fleet") })
+			pushes := server.Requests("fleet").Pushes
+			tree, _, pushed, err := b.commit(t.Context(), objects.Build(), l)
+			if err == nil {
+				tree.Close()
+			}
+			if tc.want == "" && (err != nil || !pushed) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+			if now := server.Requests("fleet").Pushes; tc.want != "" && now != pushes {
+				t.Errorf("%s: it pushes all the same", tc.reason)
+			}
+		})
+	}
+}
+
 // TestBootstrapPushBranch: a commit that a person is to merge is not followed before it is.
 func TestBootstrapPushBranch(t *testing.T) {
 	server, l := repositoryWith(t, fstest.MapFS{"README.md": {Data: []byte("A fleet.\n")}})
@@ -478,8 +525,57 @@ func TestAwaitSuspended(t *testing.T) {
 			).Build()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			if _, err := b.awaitSync(ctx, c, synced{b.tierKey(), b.tierKey()}); err == nil || !strings.Contains(err.Error(), tc.want) || ctx.Err() != nil {
+			if _, err := b.awaitSync(ctx, c, synced{b.tierKey(), b.tierKey()}, history{}); err == nil || !strings.Contains(err.Error(), tc.want) || ctx.Err() != nil {
 				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// history has the commits before the last one.
+type history []string
+
+func (h history) Head() string                { return "head" }
+func (h history) Precedes(commit string) bool { return slices.Contains(h, commit) }
+
+// TestAwaitCommit: a tier that is ready at a commit of before has not synced what was pushed, and
+// one that is pinned never will.
+func TestAwaitCommit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		ref      sourcev1.GitRepositoryRef
+		revision string
+		want     string
+	}{
+		"Head":   {"it is there", sourcev1.GitRepositoryRef{Branch: "main"}, "main@sha1:head", ""},
+		"Later":  {"somebody committed after it", sourcev1.GitRepositoryRef{Branch: "main"}, "main@sha1:later", ""},
+		"Before": {"a server that lags behind", sourcev1.GitRepositoryRef{Branch: "main"}, "main@sha1:before", "has main@sha1:before, which is before commit head"},
+		"Pinned": {"as in an incident", sourcev1.GitRepositoryRef{Branch: "main", Commit: "before"}, "main@sha1:before", "is pinned to commit before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(nil)
+			git := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: layout.Name}, Spec: sourcev1.GitRepositorySpec{Reference: &tc.ref}}
+			k := &kustomizev1.Kustomization{ObjectMeta: git.ObjectMeta}
+			git.Status.Artifact, git.Status.Conditions = &fluxmeta.Artifact{Revision: tc.revision}, conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0)
+			k.Status.LastAppliedRevision, k.Status.Conditions = tc.revision, git.Status.Conditions
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			looks := 0
+			c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(git, k).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					err := c.Get(ctx, key, o, opts...)
+					if g, ok := o.(*sourcev1.GitRepository); ok {
+						g.Status.LastHandledReconcileAt = g.Annotations[fluxmeta.ReconcileRequestAnnotation]
+						if looks++; looks > 1 {
+							cancel() // it waits
+						}
+					}
+					return err
+				},
+			}).Build()
+			got, err := b.awaitSync(ctx, c, synced{b.tierKey(), b.tierKey()}, history{"before"})
+			if tc.want == "" && (err != nil || got != tc.revision) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%s: %q, %v", tc.reason, got, err)
 			}
 		})
 	}

@@ -170,7 +170,7 @@ func TestReconcileAskedAgain(t *testing.T) {
 			for verb, ask := range map[string]func(context.Context) error{
 				"reconcile": func(ctx context.Context) error { return c.reconcile(ctx, cl, "source", s, s.done()) },
 				"bootstrap": func(ctx context.Context) error {
-					_, err := c.awaitSync(ctx, cl, synced{client.ObjectKeyFromObject(git), client.ObjectKeyFromObject(k)})
+					_, err := c.awaitSync(ctx, cl, synced{client.ObjectKeyFromObject(git), client.ObjectKeyFromObject(k)}, history{})
 					return err
 				},
 			} {

@@ -104,10 +104,10 @@ func (m *migrate) readSync(ctx context.Context, c client.Client) error {
 		return fmt.Errorf("cannot read GitRepository %s: %w", key, err)
 	}
 	m.url, m.provider = m.git.Spec.URL, m.git.Spec.Provider
-	if m.git.Spec.Reference == nil || m.git.Spec.Reference.Branch == "" {
-		return fmt.Errorf("cannot migrate: GitRepository %s follows no branch, so that a commit would not arrive", key)
+	if err := arrives(key, m.git.Spec.Reference); err != nil {
+		return fmt.Errorf("cannot migrate: %w", err)
 	}
-	m.branch = m.git.Spec.Reference.Branch
+	m.branch, _ = branchOf(m.git.Spec.Reference)
 	if m.git.Spec.SecretRef != nil {
 		m.secret = client.ObjectKey{Namespace: key.Namespace, Name: m.git.Spec.SecretRef.Name}
 	}

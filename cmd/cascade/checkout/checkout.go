@@ -122,6 +122,16 @@ func (t *Tree) Head() string {
 	return t.head.String()
 }
 
+// Precedes reports whether a commit is one that the head of the tree came after. One that is not in
+// the clone came later.
+func (t *Tree) Precedes(commit string) bool {
+	if commit == t.Head() {
+		return false
+	}
+	_, err := t.git.CommitObject(plumbing.NewHash(commit))
+	return err == nil
+}
+
 // Write writes files, and removes those without content.
 func (t *Tree) Write(changes map[string][]byte) error {
 	for name, content := range changes {

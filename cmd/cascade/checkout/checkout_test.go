@@ -159,6 +159,24 @@ func TestPushBranch(t *testing.T) {
 	has(t, r, "mine.yaml", "")
 }
 
+// TestPrecedes: what a clone has is before its head, and what it lacks came after.
+func TestPrecedes(t *testing.T) {
+	_, r := server(t)
+	first, _ := do(t, r, write("a", "1"))
+	second, _ := do(t, r, write("a", "2"))
+	tree, err := Clone(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	third, _ := do(t, r, write("a", "3"))
+	for commit, want := range map[string]bool{first: true, second: false, third: false, "": false} {
+		if got := tree.Precedes(commit); got != want {
+			t.Errorf("commit %q precedes %s: %t, want %t", commit, second, got, want)
+		}
+	}
+}
+
 // TestRefuses: what is wrong with a repository is said.
 func TestRefuses(t *testing.T) {
 	s, r := server(t)
