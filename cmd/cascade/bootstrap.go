@@ -28,6 +28,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/login"
+	"github.com/cascade-gitops/cascade/cmd/cascade/migration"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -50,6 +51,8 @@ type bootstrap struct {
 	found *installation.Found
 	// operated is Flux whose controllers an operator declares.
 	operated *layout.Flux
+	// deployed are Flux's controllers in the cluster.
+	deployed migration.Deployed
 	// readyNodes are counted where they decide about the network.
 	readyNodes int
 	// handsOver: what was decided brings all of a lockdown, and leaves the agent administrator.
@@ -180,6 +183,9 @@ func (b *bootstrap) look(ctx context.Context, cluster client.Client) error {
 		return err
 	}
 	if err := b.found.Admit(b.namespace, version(), b.downgrade); err != nil {
+		return err
+	}
+	if b.deployed, err = migration.ReadDeployed(ctx, cluster); err != nil {
 		return err
 	}
 	if b.options.HostNetwork == nil && b.found == nil {
@@ -532,6 +538,11 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	}
 	account := v1alpha1.SyncAccount
 	if flux != nil {
+		carried, err := b.carries(flux, files)
+		if err != nil {
+			return nil, nil, err
+		}
+		o.Args = slices.Concat(carried, o.Args)
 		o.EventsAddress = cmp.Or(o.EventsAddress, flux.EventsAddress())
 		if flux.Namespace != agent.FluxNamespace {
 			o.Args = slices.Concat([]string{"--flux-namespace=" + flux.Namespace}, o.Args) // what a person says comes last, and counts
@@ -566,6 +577,44 @@ func (b *bootstrap) decide(files fs.FS, secret bool) (*layout.Flux, layout.Chang
 	}
 	changes, err := layout.Tier(files, objects, s)
 	return nil, changes, err
+}
+
+// carries is what the agent is told because Flux's controllers are: those that are in the cluster, or
+// else those that the repository makes.
+func (b *bootstrap) carries(flux *layout.Flux, files fs.FS) ([]string, error) {
+	deployed := b.deployed.In(flux.Namespace)
+	if !deployed.Any() && flux.Dir != "" {
+		built, err := flux.Build(files)
+		if err != nil {
+			return nil, err
+		}
+		if deployed, err = migration.DeployedBy(built); err != nil {
+			return nil, err
+		}
+		deployed = deployed.In(flux.Namespace)
+	}
+	o := b.options
+	is := migration.Agent{Namespace: b.namespace, Said: migration.FlagNames(o.Args), Annotations: o.ServiceAccountAnnotations, Follows: agent.Follows}
+	if o.Lockdown != nil {
+		is.Said = append(is.Said, "no-cross-namespace-refs", "default-service-account")
+	}
+	if o.EventsAddress != "" {
+		is.Said = append(is.Said, "events-addr")
+	}
+	for _, e := range o.Env {
+		is.Env = append(is.Env, e.Name)
+	}
+	c := migration.Carry(deployed, is)
+	if c.Refused != "" {
+		return nil, fmt.Errorf("cannot tell the agent what Flux's controllers are told: %s", c.Refused)
+	}
+	if len(c.Args) > 0 {
+		b.say("the agent is told what Flux's controllers are told: %s", strings.Join(c.Args, " "))
+	}
+	for _, text := range c.Warns {
+		b.say("! %s", text)
+	}
+	return c.Args, nil
 }
 
 // administrator is the binding by which an agent has all rights; nil if there is none.

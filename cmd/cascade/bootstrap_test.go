@@ -25,6 +25,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,6 +41,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/login"
+	"github.com/cascade-gitops/cascade/cmd/cascade/migration"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
@@ -60,6 +62,24 @@ func fluxFilesIn(namespace, sync string) fstest.MapFS {
 		file.Data = bytes.ReplaceAll(file.Data, []byte("namespace: flux-system"), []byte("namespace: "+namespace))
 	}
 	return files
+}
+
+// fluxLockedDown is such a repository with the patches by which Flux's tenants are apart.
+func fluxLockedDown() fstest.MapFS {
+	files := fluxFiles("")
+	files["a/flux-system/gotk-components.yaml"].Data = append(files["a/flux-system/gotk-components.yaml"].Data, "---\n"+
+		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: kustomize-controller, namespace: flux-system}\nspec: {template: {spec: {containers: [{name: manager, args: [--watch-all-namespaces=true]}]}}}\n"...)
+	files["a/flux-system/kustomization.yaml"].Data = append(files["a/flux-system/kustomization.yaml"].Data, "patches:\n- target: {kind: Deployment, name: kustomize-controller}\n  patch: |\n"+
+		"    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --no-cross-namespace-refs=true}\n"+
+		"    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --default-service-account=default}\n"...)
+	return files
+}
+
+// deployedWith is a controller of Flux in the cluster.
+func deployedWith(name string, args ...string) migration.Deployed {
+	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: name}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Args: args}}
+	return migration.Deployed{Deployments: []appsv1.Deployment{d}}
 }
 
 func newBootstrapOf(change func(*bootstrap)) (*bootstrap, *bytes.Buffer) {
@@ -95,7 +115,12 @@ func TestBootstrapDecides(t *testing.T) {
 		}, []string{"  - flux-applier\n", "  - platform\n"}, []string{"- cascade-sync"}},
 		"Flux":          {"events go to Flux's controller, and its sync stays", fluxFiles(""), nil, []string{"--events-addr=http://notification-controller.flux-system.svc.cluster.local./", "count: 0"}, []string{"- sync.yaml", "--flux-namespace"}},
 		"FluxElsewhere": {"the agent waits for Flux where it is", fluxFilesIn("gitops", ""), nil, []string{"- --flux-namespace=gitops\n"}, nil},
-		"FluxEvents":    {"what is said counts", fluxFiles(""), func(b *bootstrap) { b.options.EventsAddress = "http://other" }, []string{"--events-addr=http://other"}, []string{"notification-controller.flux-system"}},
+		"FluxFlags":     {"the lockdown of Flux's patches goes on", fluxLockedDown(), nil, []string{"- --no-cross-namespace-refs=true\n", "- --default-service-account=default\n"}, nil},
+		"FluxPatched": {"that of the cluster, which more than the files may have patched", fluxFiles(""), func(b *bootstrap) {
+			b.deployed = deployedWith("source-controller", "--feature-gates=ExternalArtifact=true")
+		}, []string{"- --feature-gates=ExternalArtifact=true\n"}, nil},
+		"FluxSaid":   {"what is said counts", fluxLockedDown(), func(b *bootstrap) { b.options.Args = []string{"--default-service-account=tenant"} }, []string{"- --default-service-account=tenant\n"}, []string{"- --default-service-account=default"}},
+		"FluxEvents": {"what is said counts", fluxFiles(""), func(b *bootstrap) { b.options.EventsAddress = "http://other" }, []string{"--events-addr=http://other"}, []string{"notification-controller.flux-system"}},
 		"Operated": {"an operator has the definitions, the controllers and the sync", nil, func(b *bootstrap) {
 			b.operated = &layout.Flux{Namespace: "flux-system", Definitions: []string{"kustomizations.kustomize.toolkit.fluxcd.io"}, Others: []string{"notification-controller"}, Kustomization: &unstructured.Unstructured{Object: map[string]any{}}}
 		}, []string{"--events-addr=", "name: layers.cascade.dev"}, []string{"name: kustomizations.kustomize.toolkit.fluxcd.io", "- sync.yaml", "replicas:\n-"}},
@@ -134,6 +159,11 @@ func TestBootstrapDecides(t *testing.T) {
 	if _, _, err := b.decide(fluxFiles(""), true); err == nil || !strings.Contains(err.Error(), "serviceAccountName") {
 		t.Errorf("a Kustomization without an account under a lockdown: %v", err)
 	}
+	b, _ = newBootstrapOf(func(b *bootstrap) { b.deployed = deployedWith("helm-controller", "--insecure-kubeconfig-exec") })
+	if _, _, err := b.decide(fluxFiles(""), true); err == nil || !strings.Contains(err.Error(), "helm-controller has --insecure-kubeconfig-exec=true, which the agent refuses") {
+		t.Errorf("a flag that the agent refuses: %v", err)
+	}
+	b, _ = newBootstrapOf(func(b *bootstrap) { b.options.Lockdown = &v1alpha1.AgentLockdown{} })
 	if _, changes, err := b.decide(fluxFiles("spec: {serviceAccountName: admin}\n"), true); err != nil || changes[path.Join("a", layout.Dir, "agent.yaml")] == nil {
 		t.Errorf("a Kustomization with an account under a lockdown: %v", err)
 	}

@@ -210,8 +210,12 @@ func TestMigrate(t *testing.T) {
 	for _, name := range []string{"notification-controller", "image-reflector-controller", "image-automation-controller", "source-watcher"} {
 		f.leads(t, name, true)
 	}
-	if args := f.deployment(t).Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--events-addr=http://notification-controller.flux-system.svc.cluster.local./") {
+	args := f.deployment(t).Spec.Template.Spec.Containers[0].Args
+	if !slices.Contains(args, "--events-addr=http://notification-controller.flux-system.svc.cluster.local./") {
 		t.Errorf("events do not go to notification-controller: %v", args)
+	}
+	if !slices.Contains(args, "--no-cross-namespace-refs=true") {
+		t.Errorf("what Flux's controllers are told the agent is not: %v", args)
 	}
 	f.commitsArrive(t, "2")
 	if out := f.must(t, "migrate", "from-flux", "--image", stage.Image, "--yes"); !strings.Contains(out, "declares it already") {

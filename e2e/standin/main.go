@@ -1,6 +1,7 @@
 // Command standin stands for one of Flux's controllers: it holds the Lease by which that
 // controller leads, in the namespace of its pod, and does nothing else. It gives the Lease
-// back when it is ended, as the controllers do.
+// back when it is ended, as the controllers do. Arguments after -- are those of the controller, and
+// do nothing.
 package main
 
 import (

@@ -96,6 +96,28 @@ func (f *fluxFlags) bind(flags *pflag.FlagSet) {
 	}
 }
 
+// Follows reports whether an agent does anything by one argument of a controller of Flux. It is an
+// error if the agent does not start with it.
+func Follows(arg string) (bool, error) {
+	o := &options{}
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	for _, g := range o.groups() {
+		g.bind(flags)
+	}
+	if err := flags.Parse([]string{arg}); err != nil {
+		return false, err
+	}
+	for _, g := range o.groups() {
+		if err := g.check(); err != nil {
+			return false, err
+		}
+	}
+	if _, err := o.gates.build(true); err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(o.flux.flags, func(f *fluxFlag) bool { return f.given }), nil
+}
+
 func (f *fluxFlags) check() error {
 	for _, flag := range f.flags {
 		if flag.refused() {

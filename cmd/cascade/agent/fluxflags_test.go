@@ -105,6 +105,24 @@ func TestFluxFlags(t *testing.T) {
 	}
 }
 
+// TestFollows: what the agent does by an argument of Flux it says before it gets it.
+func TestFollows(t *testing.T) {
+	bare(t)
+	for arg, want := range map[string]struct {
+		follows bool
+		err     string
+	}{
+		"--no-cross-namespace-refs=true": {true, ""}, "--concurrent-releases=3": {true, ""}, "--feature-gates=ExternalArtifact=true": {true, ""}, "--kube-api-qps=500": {false, ""},
+		"--insecure-kubeconfig-exec=false": {false, ""}, "--insecure-kubeconfig-exec=true": {false, "cannot use --insecure-kubeconfig-exec=true"},
+		"--no-remote-bases=false": {false, "cannot use --no-remote-bases=false"}, "--feature-gates=Unheard=true": {false, "the gates are"}, "--unheard=1": {false, "unknown flag"},
+	} {
+		got, err := Follows(arg)
+		if got != want.follows || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
+			t.Errorf("%s: %t, %v", arg, got, err)
+		}
+	}
+}
+
 // TestFollowedFlags: what a Deployment of Flux has in its arguments starts the agent, and
 // arrives.
 func TestFollowedFlags(t *testing.T) {

@@ -70,6 +70,11 @@ func replaced() []string {
 	return []string{"kustomize-controller", "helm-controller", "source-controller"}
 }
 
+// isShard reports whether a Deployment is a copy of one of them for a part of the objects.
+func isShard(name string) bool {
+	return slices.ContainsFunc(replaced(), func(of string) bool { return strings.HasPrefix(name, of+"-") })
+}
+
 // fluxGroups tells Flux's kinds from others.
 const fluxGroups = ".fluxcd.io"
 
@@ -80,7 +85,7 @@ const cascadeGroup = "cascade.dev/"
 func Read(ctx context.Context, c client.Client, namespace string) (Facts, error) {
 	f := Facts{Namespace: namespace}
 	list := &appsv1.DeploymentList{}
-	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{"app.kubernetes.io/part-of": "flux"}); err != nil {
+	if err := c.List(ctx, list, client.InNamespace(namespace), ofFlux()); err != nil {
 		return f, fmt.Errorf("cannot list Flux's controllers: %w", err)
 	}
 	for _, d := range list.Items {
@@ -91,7 +96,7 @@ func Read(ctx context.Context, c client.Client, namespace string) (Facts, error)
 		switch {
 		case slices.Contains(replaced(), d.Name):
 			f.Replaced = append(f.Replaced, found)
-		case slices.ContainsFunc(replaced(), func(name string) bool { return strings.HasPrefix(d.Name, name+"-") }):
+		case isShard(d.Name):
 			f.Shards = append(f.Shards, found)
 		case strings.HasSuffix(d.Name, "-controller") || d.Name == "source-watcher":
 			f.Others = append(f.Others, found)
