@@ -50,9 +50,9 @@ func (c *cli) newMigrateFromFlux() *cobra.Command {
 		Short: "Move this cluster from Flux's controllers to an agent; says what will happen, and with --yes does it",
 		Long: "Move this cluster from Flux's controllers to an agent. Without --yes it says what will happen, and\n" +
 			"changes nothing. The repository that Flux syncs gets a commit that adds the agent and scales\n" +
-			"source-, kustomize- and helm-controller to zero; they end, the agent starts and goes on where\n" +
-			"they were. No object is deleted, and each is compared by its UID in the end. What the agent does\n" +
-			"not serve, notifications and images among it, stays Flux's. A call that was ended is finished by\n" +
+			"source-, kustomize- and helm-controller and source-watcher to zero; they end, the agent starts and\n" +
+			"goes on where they were. No object is deleted, and each is compared by its UID in the end. What the\n" +
+			"agent does not serve, notifications and images among it, stays Flux's. A call that was ended is finished by\n" +
 			"the same one. Where commits come by pull requests, --export-diff prints the change, and\n" +
 			"--yes --committed goes on when it is merged.",
 		Example: "  cascade migrate from-flux\n  cascade migrate from-flux --export-diff | git apply\n  cascade migrate from-flux --yes",

@@ -117,7 +117,7 @@ func (m *migrate) doFrom(ctx context.Context, cluster *apply.Cluster, remote che
 	}
 	if err := m.stopFlux(ctx, cluster, facts); err != nil {
 		return fmt.Errorf("%w; the agent does not work yet. Try again, or go back: revert the commit of %s that names Cascade, and scale %s in namespace %s to 1",
-			err, remote.URL, "source-controller, kustomize-controller and helm-controller", facts.Namespace)
+			err, remote.URL, migration.Names(facts.Replaced), facts.Namespace)
 	}
 	if err := m.start(ctx, cluster, tree, flux); err != nil {
 		return fmt.Errorf("%w; try again, or go back with cascade migrate to-flux", err)

@@ -65,7 +65,7 @@ func startFlux(t *testing.T) *fluxed {
 		t.Fatal(err)
 	}
 	f.restore(t)
-	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller"} {
+	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller", "source-watcher"} {
 		f.leads(t, name, true)
 	}
 	return f
@@ -185,7 +185,7 @@ func TestMigrate(t *testing.T) {
 	}
 
 	out := f.must(t, "migrate", "from-flux", "--image", stage.Image)
-	if !strings.Contains(out, "ends, in this order: kustomize-controller, helm-controller, source-controller") || !strings.Contains(out, "nothing was changed") {
+	if !strings.Contains(out, "ends, in this order: kustomize-controller, helm-controller, source-watcher, source-controller") || !strings.Contains(out, "nothing was changed") {
 		t.Errorf("the plan is\n%s", out)
 	}
 	if out, _, _ := f.run(t, "", "migrate", "from-flux", "--image", stage.Image, "--export-diff"); !strings.Contains(out, "+replicas:\n+- name: kustomize-controller\n+  count: 0\n") {
@@ -204,17 +204,17 @@ func TestMigrate(t *testing.T) {
 	}
 	out = f.must(t, "migrate", "from-flux", "--image", stage.Image, "--yes", "--record", filepath.Join(t.TempDir(), "from"))
 	t.Logf("from-flux:\n%s", out)
-	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller"} {
+	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller", "source-watcher"} {
 		f.leads(t, name, false)
 	}
-	for _, name := range []string{"notification-controller", "image-reflector-controller", "image-automation-controller", "source-watcher"} {
+	for _, name := range []string{"notification-controller", "image-reflector-controller", "image-automation-controller"} {
 		f.leads(t, name, true)
 	}
 	args := f.deployment(t).Spec.Template.Spec.Containers[0].Args
 	if !slices.Contains(args, "--events-addr=http://notification-controller.flux-system.svc.cluster.local./") {
 		t.Errorf("events do not go to notification-controller: %v", args)
 	}
-	if !slices.Contains(args, "--no-cross-namespace-refs=true") {
+	if !slices.Contains(args, "--no-cross-namespace-refs=true") || !slices.Contains(args, "--feature-gates=ExternalArtifact=true") {
 		t.Errorf("what Flux's controllers are told the agent is not: %v", args)
 	}
 	f.commitsArrive(t, "2")
@@ -227,7 +227,7 @@ func TestMigrate(t *testing.T) {
 	}
 	out = f.must(t, "migrate", "to-flux", "--yes")
 	t.Logf("to-flux:\n%s", out)
-	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller"} {
+	for _, name := range []string{"source-controller", "kustomize-controller", "helm-controller", "source-watcher"} {
 		f.leads(t, name, true)
 	}
 	after := f.identities(t)
@@ -347,5 +347,5 @@ func (f *fluxed) oneAtATime(t *testing.T, from int64) {
 }
 
 func replacedLease(name string) bool {
-	return slices.Contains([]string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election"}, name)
+	return slices.Contains([]string{"source-controller-leader-election", "kustomize-controller-leader-election", "helm-controller-leader-election", "source-watcher-leader-election"}, name)
 }

@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/yaml"
 )
 
-// controllers of Flux whose work an agent does, in the order in which they end: who
-// applies ends before who fetches.
+// controllers of Flux whose work an agent does, in the order in which they end: who reads ends
+// before whom it reads.
 func controllers() []string {
-	return []string{"kustomize-controller", "helm-controller", "source-controller"}
+	return []string{"kustomize-controller", "helm-controller", "source-watcher", "source-controller"}
 }
 
 // notifier is the controller of Flux that hands events on. An agent does not replace it.

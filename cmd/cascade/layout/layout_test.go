@@ -256,7 +256,8 @@ func TestThereAndBack(t *testing.T) {
 // TestStops: kustomize runs none of the controllers, whatever patches say, and all others.
 func TestStops(t *testing.T) {
 	tree := treeOf(flux(map[string]string{
-		"clusters/prod/flux-system/kustomization.yaml": fluxKustomization + "patches:\n- target: {kind: Deployment}\n  patch: |\n    - {op: replace, path: /spec/replicas, value: 2}\n",
+		"clusters/prod/flux-system/gotk-components.yaml": components + "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: source-watcher, namespace: flux-system}\nspec: {replicas: 1}\n",
+		"clusters/prod/flux-system/kustomization.yaml":   fluxKustomization + "patches:\n- target: {kind: Deployment}\n  patch: |\n    - {op: replace, path: /spec/replicas, value: 2}\n",
 	}))
 	f, err := FindFlux(tree, "clusters/prod")
 	if err != nil {
@@ -273,7 +274,7 @@ func TestStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]int64{"source-controller": 0, "kustomize-controller": 0, "helm-controller": 0, "notification-controller": 2}
+	want := map[string]int64{"source-controller": 0, "kustomize-controller": 0, "helm-controller": 0, "source-watcher": 0, "notification-controller": 2}
 	for _, u := range built {
 		if u.GetKind() != "Deployment" {
 			continue

@@ -31,8 +31,7 @@ type Controller struct {
 type Kind struct {
 	Name  string
 	Count int
-	// Controller of Flux that goes on with the objects where it runs; empty where an agent
-	// takes the place of Flux's.
+	// Controller of Flux that the objects need, of those that an installation may lack.
 	Controller string
 }
 
@@ -65,9 +64,14 @@ type Facts struct {
 	Annotated []string
 }
 
-// replaced are the controllers whose work an agent does, in the order in which they end.
+// generator is the controller of Flux that makes artifacts of others. It reads those that
+// source-controller serves, and is read over HTTP: neither goes on beside an agent.
+const generator = "source-watcher"
+
+// replaced are the controllers whose work an agent does, in the order in which they end: who reads
+// ends before whom it reads.
 func replaced() []string {
-	return []string{"kustomize-controller", "helm-controller", "source-controller"}
+	return []string{"kustomize-controller", "helm-controller", generator, "source-controller"}
 }
 
 // isShard reports whether a Deployment is a copy of one of them for a part of the objects.
@@ -98,7 +102,7 @@ func Read(ctx context.Context, c client.Client, namespace string) (Facts, error)
 			f.Replaced = append(f.Replaced, found)
 		case isShard(d.Name):
 			f.Shards = append(f.Shards, found)
-		case strings.HasSuffix(d.Name, "-controller") || d.Name == "source-watcher":
+		case strings.HasSuffix(d.Name, "-controller"):
 			f.Others = append(f.Others, found)
 		}
 	}
@@ -168,14 +172,14 @@ func (f *Facts) readKinds(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// controllerOf is the controller of Flux that goes on with a kind beside an agent, where it
-// runs; empty for a kind that an agent takes over.
+// controllerOf is the controller of a kind that an installation of Flux may lack; empty for a kind
+// of those that each has.
 func controllerOf(group, kind string) string {
 	switch {
 	case group == notificationv1.GroupVersion.Group:
 		return "notification-controller"
 	case group == generatorv1.GroupVersion.Group:
-		return "source-watcher"
+		return generator
 	case group == automationv1.GroupVersion.Group && kind == automationv1.ImageUpdateAutomationKind:
 		return "image-automation-controller"
 	case group == reflectorv1.GroupVersion.Group:

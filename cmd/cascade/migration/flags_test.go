@@ -50,8 +50,11 @@ func TestCarry(t *testing.T) {
 		"Gate":    {"a gate that is on and off", nil, args{"--feature-gates=A=true"}, args{"--feature-gates=A=false"}, nil, nil, nil, args{"kustomize-controller has --feature-gates=A=true, helm-controller has --feature-gates=A=false"}},
 		"Refused": {"the agent would not start", nil, nil, args{"--insecure-kubeconfig-exec"}, nil, nil, nil, args{"helm-controller has --insecure-kubeconfig-exec=true, which the agent refuses: it is not safe"}},
 		"Without": {"the agent has no need of it", args{"--kube-api-qps=500"}, args{"--kube-api-qps=900"}, nil, nil, nil, nil, nil},
-		"Secret":  {"a name alone is one beside the controller", nil, args{"--sops-age-secret=keys"}, nil, nil, args{"--sops-age-secret=flux-system/keys"}, nil, nil},
-		"Events":  {"they go elsewhere", nil, args{"--events-addr=http://other"}, nil, nil, args{"--events-addr=http://other"}, nil, nil},
+		"Watcher": {"it works on one kind, and has what the others need not", nil, args{lockdown}, args{lockdown}, func(d *Deployed, _ *Agent) {
+			d.Deployments = append(d.Deployments, controllerWith("source-watcher", "--concurrent=5", "--storage-addr=:9090"))
+		}, args{lockdown}, nil, nil},
+		"Secret": {"a name alone is one beside the controller", nil, args{"--sops-age-secret=keys"}, nil, nil, args{"--sops-age-secret=flux-system/keys"}, nil, nil},
+		"Events": {"they go elsewhere", nil, args{"--events-addr=http://other"}, nil, nil, args{"--events-addr=http://other"}, nil, nil},
 		"Shards": {"the agent has their part as well", args{"--watch-label-selector=!sharding.fluxcd.io/key"}, args{"--watch-label-selector=!sharding.fluxcd.io/key"}, args{"--watch-label-selector=!sharding.fluxcd.io/key"},
 			func(d *Deployed, _ *Agent) {
 				d.Deployments = append(d.Deployments, controllerWith("kustomize-controller-shard1", "--watch-label-selector=sharding.fluxcd.io/key=1"))

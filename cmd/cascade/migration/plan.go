@@ -26,8 +26,8 @@ func (p *Plan) warn(format string, args ...any) {
 	p.Warns = append(p.Warns, fmt.Sprintf(format, args...))
 }
 
-// names of controllers.
-func names(controllers []Controller) string {
+// Names of controllers.
+func Names(controllers []Controller) string {
 	var list []string
 	for _, c := range controllers {
 		list = append(list, c.Name)
@@ -51,7 +51,7 @@ func FromFlux(f Facts, files []string) Plan {
 		return p
 	}
 	if shards := running(f.Shards); len(shards) > 0 {
-		p.Refused = fmt.Sprintf("%s would go on with a part of the objects, beside the agent; scale them to zero where they are declared, and try again", names(shards))
+		p.Refused = fmt.Sprintf("%s would go on with a part of the objects, beside the agent; scale them to zero where they are declared, and try again", Names(shards))
 		return p
 	}
 	if len(f.Outdated) > 0 {
@@ -66,10 +66,10 @@ func FromFlux(f Facts, files []string) Plan {
 		p.say("FluxInstance %s declares the controllers: it has to scale them to zero, as the patch below does", f.Instance)
 	}
 	p.ofFiles(files)
-	p.say("ends, in this order: %s", names(f.Replaced))
+	p.say("ends, in this order: %s", Names(f.Replaced))
 	p.say("starts then: the agent, in namespace cascade-system")
 	if len(f.Others) > 0 {
-		p.say("goes on as it is: %s", names(f.Others))
+		p.say("goes on as it is: %s", Names(f.Others))
 	}
 	taken, left := f.shared()
 	p.ofObjects(f, taken)
@@ -78,7 +78,7 @@ func FromFlux(f Facts, files []string) Plan {
 	}
 	p.say("nothing is deleted, and each object is compared by its UID in the end")
 	if len(f.Unserved) > 0 {
-		p.warn("the agent does not serve: %s; what of Flux serves them goes on, where it runs", kinds(f.Unserved))
+		p.warn("the agent does not serve: %s; what of Flux serves them goes on, where it runs, and gets artifacts with --arg=--artifact-addr=:9090 only", kinds(f.Unserved))
 	}
 	if f.Layers+f.Children > 0 {
 		p.warn("%d Layers and %d Children are there already: the agent serves them", f.Layers, f.Children)
@@ -109,9 +109,15 @@ func ToFlux(f Facts, files []string, leave Leave) Plan {
 	p.say("ends: the agent, in namespace cascade-system")
 	p.ofFiles(files)
 	p.say("deletes the agent's own objects: its Deployment, rights and admission policies; its Namespace and the definitions stay")
-	p.say("starts then: %s", names(f.Replaced))
-	still, taken := f.shared()
-	taken = append(slices.DeleteFunc(slices.Clone(f.Served), func(k Kind) bool { return k.Controller != "" }), taken...)
+	p.say("starts then: %s", Names(f.Replaced))
+	var still, taken []Kind
+	for _, k := range f.Served {
+		if f.has(k.Controller) {
+			taken = append(taken, k)
+		} else {
+			still = append(still, k)
+		}
+	}
 	p.ofObjects(f, taken)
 	p.say("nothing else is deleted, and each object is compared by its UID in the end")
 	if f.Layers+f.Children > 0 {
@@ -121,9 +127,7 @@ func ToFlux(f Facts, files []string, leave Leave) Plan {
 		p.warn("nobody serves then: %s", kinds(f.Ours))
 	}
 	for _, k := range still {
-		if k.Controller != "" {
-			p.warn("nobody serves then: %s, as %s does not run", kinds([]Kind{k}), k.Controller)
-		}
+		p.warn("nobody serves then: %s, as %s does not run", kinds([]Kind{k}), k.Controller)
 	}
 	for _, text := range f.Annotated {
 		p.warn("%s, which Flux does not read", text)
@@ -154,8 +158,12 @@ func (f Facts) shared() (agent, flux []Kind) {
 
 // GoesOn reports whether a controller of Flux works on a kind after the move back.
 func (f Facts) GoesOn(kind schema.GroupKind) bool {
-	controller := controllerOf(kind.Group, kind.Kind)
-	return v1alpha1.IsFluxGroup(kind.Group) && (controller == "" || f.goesOn(controller))
+	return v1alpha1.IsFluxGroup(kind.Group) && f.has(controllerOf(kind.Group, kind.Kind))
+}
+
+// has reports whether Flux has the controller of a kind after the move back.
+func (f Facts) has(controller string) bool {
+	return controller == "" || f.goesOn(controller) || slices.ContainsFunc(f.Replaced, func(c Controller) bool { return c.Name == controller })
 }
 
 // goesOn reports whether a controller of Flux that an agent does not replace is to run.

@@ -36,6 +36,12 @@ func bootstrapped() Facts {
 	}
 }
 
+// withGenerator has source-watcher as well.
+func withGenerator(f *Facts) {
+	f.Replaced = slices.Insert(f.Replaced, 2, Controller{"source-watcher", 1})
+	f.Served = append(f.Served, Kind{"ExternalArtifact", 3, ""}, Kind{"ArtifactGenerator", 3, "source-watcher"})
+}
+
 // TestPlans: what a person reads before anything happens.
 func TestPlans(t *testing.T) {
 	files := []string{"clusters/prod/cascade-system/agent.yaml", "clusters/prod/flux-system/kustomization.yaml"}
@@ -67,6 +73,8 @@ func TestPlans(t *testing.T) {
 		"to-annotated":   {"what Flux does not read", func(f *Facts) { f.Annotated = []string{"Kustomization a/b has cascade.dev/first-sync"} }, to},
 		"from-old":       {"definitions that the agent does not read", func(f *Facts) { f.Outdated = []string{"OCIRepository v1"} }, from},
 		"from-stopped":   {"a controller that would go on was scaled to zero", func(f *Facts) { f.Others[0].Replicas = 0 }, from},
+		"from-watcher":   {"it reads what ends, and who applies reads it", withGenerator, from},
+		"to-watcher":     {"it starts again", withGenerator, to},
 		"to-stopped":     {"nobody starts it again", func(f *Facts) { f.Others[0].Replicas = 0 }, to},
 		"to-held": {"Flux would do at once what the agent holds", func(f *Facts) {
 			f.Held = []string{"Kustomization a/b holds the delete of 3 objects, and of 2 protected ones"}
@@ -195,11 +203,11 @@ func TestReadControllers(t *testing.T) {
 		got  []Controller
 		want string
 	}{
-		{"replaced", f.Replaced, "kustomize-controller, source-controller"},
+		{"replaced", f.Replaced, "kustomize-controller, source-watcher, source-controller"},
 		{"for a part of the objects", f.Shards, "kustomize-controller-shard1, source-controller-shard1"},
-		{"left", f.Others, "notification-controller, source-watcher"},
+		{"left", f.Others, "notification-controller"},
 	} {
-		if got := names(of.got); got != of.want {
+		if got := Names(of.got); got != of.want {
 			t.Errorf("%s: %s, want %s", of.what, got, of.want)
 		}
 	}
@@ -243,6 +251,15 @@ func TestGoesOn(t *testing.T) {
 				t.Errorf("%s: GoesOn(%s) = %t", tc.reason, tc.kind, got)
 			}
 		})
+	}
+}
+
+// TestGoesOnGenerator: source-watcher starts again where it was.
+func TestGoesOnGenerator(t *testing.T) {
+	f := bootstrapped()
+	withGenerator(&f)
+	if !f.GoesOn(schema.GroupKind{Group: "source.extensions.fluxcd.io", Kind: "ArtifactGenerator"}) {
+		t.Error("nobody works on ArtifactGenerators after the move back")
 	}
 }
 
