@@ -6,5 +6,8 @@
 // who stops somebody waits until the pods are gone and no lease is held. Nothing is deleted
 // here; what was recorded is compared by UID.
 //
+// What Flux's controllers are told an agent is told, or a person decides: nothing that keeps tenants
+// apart is left behind in silence.
+//
 // Every step can be repeated. An error says which step did not end.
 package migration

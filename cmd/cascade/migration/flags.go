@@ -168,10 +168,10 @@ func Carry(d Deployed, agent Agent) Carried {
 			c.Warns = append(c.Warns, fmt.Sprintf("%s has %s, which the agent does not get: it does the work of all shards", holders[0], strings.Join(arg, " ")))
 			continue
 		}
-		followed, err := f.followed(first, agent.Follows)
+		followed, refused := f.followed(holders, agent.Follows)
 		switch apart := f.apart(d, holders); {
-		case err != nil:
-			problems = append(problems, fmt.Sprintf("%s has %s, which the agent refuses: %v", holders[0], strings.Join(arg, " "), err))
+		case refused != "":
+			problems = append(problems, refused)
 		case !followed:
 		case apart != "":
 			problems = append(problems, apart)
@@ -201,17 +201,18 @@ func (f setting) args(values []string) []string {
 	return args
 }
 
-// followed reports whether an agent does anything by the flag.
-func (f setting) followed(values []string, follows func(string) (bool, error)) (bool, error) {
-	does := false
-	for _, arg := range f.args(values) {
-		one, err := follows(arg)
-		if err != nil {
-			return false, err
+// followed reports whether an agent does anything by the flag, or else whose it refuses, and why.
+func (f setting) followed(holders []string, follows func(string) (bool, error)) (does bool, refused string) {
+	for _, name := range holders {
+		for _, arg := range f.args(f.of[name]) {
+			one, err := follows(arg)
+			if err != nil {
+				return false, fmt.Sprintf("%s has %s, which the agent refuses: %v", name, arg, err)
+			}
+			does = does || one
 		}
-		does = does || one
 	}
-	return does, nil
+	return does, ""
 }
 
 // apart says how the controllers differ about the flag, empty if they do not.
@@ -244,7 +245,7 @@ func flagsOf(d Deployed) map[string]setting {
 	flags := map[string]setting{}
 	for _, o := range d.replaced() {
 		for _, of := range argumentsOf(&o) {
-			name, value := of[0], of[1]
+			name, value := of[0], strings.ReplaceAll(of[1], "$(RUNTIME_NAMESPACE)", o.Namespace)
 			key := name
 			switch name {
 			case flagConcurrent:
@@ -252,8 +253,8 @@ func flagsOf(d Deployed) map[string]setting {
 					continue
 				}
 				key = name
-			case flagEvents: // posted to where the agent posts them as well
-				if strings.HasPrefix(value, "http://notification-controller."+o.Namespace+".svc") {
+			case flagEvents: // where the agent posts them anyway
+				if strings.TrimRight(value, "./") == "http://notification-controller."+o.Namespace+".svc.cluster.local" {
 					continue
 				}
 			case flagGates:

@@ -13,7 +13,7 @@ import (
 
 // controllerWith is a controller with the arguments that Flux's manifests have, and more.
 func controllerWith(name string, more ...string) appsv1.Deployment {
-	args := []string{"--events-addr=http://notification-controller.flux-system.svc.cluster.local./", "--watch-all-namespaces=true", "--log-level=info", "--log-encoding=json", "--enable-leader-election"}
+	args := []string{"--events-addr=http://notification-controller.$(RUNTIME_NAMESPACE).svc.cluster.local./", "--watch-all-namespaces=true", "--log-level=info", "--log-encoding=json", "--enable-leader-election"}
 	if name == "source-controller" {
 		args = append(args, "--storage-path=/data", "--storage-adv-addr=source-controller.$(RUNTIME_NAMESPACE).svc.cluster.local.")
 	}
@@ -49,6 +49,9 @@ func TestCarry(t *testing.T) {
 		"Gates":   {"each controller has its own", nil, args{"--feature-gates=ExternalArtifact=true,B=true"}, args{"--feature-gates=ExternalArtifact=true", "--feature-gates=A=false"}, nil, args{"--feature-gates=A=false,B=true,ExternalArtifact=true"}, nil, nil},
 		"Gate":    {"a gate that is on and off", nil, args{"--feature-gates=A=true"}, args{"--feature-gates=A=false"}, nil, nil, nil, args{"kustomize-controller has --feature-gates=A=true, helm-controller has --feature-gates=A=false"}},
 		"Refused": {"the agent would not start", nil, nil, args{"--insecure-kubeconfig-exec"}, nil, nil, nil, args{"helm-controller has --insecure-kubeconfig-exec=true, which the agent refuses: it is not safe"}},
+		"Either":  {"one of both is refused", nil, args{"--insecure=false"}, args{"--insecure"}, nil, nil, nil, args{"helm-controller has --insecure=true, which the agent refuses"}},
+		"Domain": {"the cluster has another domain", args{"--events-addr=http://notification-controller.$(RUNTIME_NAMESPACE).svc.example.org./"}, nil, nil, nil,
+			args{"--events-addr=http://notification-controller.flux-system.svc.example.org./"}, nil, nil},
 		"Without": {"the agent has no need of it", args{"--kube-api-qps=500"}, args{"--kube-api-qps=900"}, nil, nil, nil, nil, nil},
 		"Watcher": {"it works on one kind, and has what the others need not", nil, args{lockdown}, args{lockdown}, func(d *Deployed, _ *Agent) {
 			d.Deployments = append(d.Deployments, controllerWith("source-watcher", "--concurrent=5", "--storage-addr=:9090"))
@@ -77,6 +80,9 @@ func TestCarry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := Deployed{Deployments: []appsv1.Deployment{controllerWith("source-controller", tc.source...), controllerWith("kustomize-controller", tc.kustomize...), controllerWith("helm-controller", tc.helm...)}}
 			agent := Agent{Namespace: "cascade-system", Follows: func(arg string) (bool, error) {
+				if arg == "--insecure=false" {
+					return false, nil
+				}
 				if strings.HasPrefix(arg, "--insecure") {
 					return false, errors.New("it is not safe")
 				}
