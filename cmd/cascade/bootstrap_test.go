@@ -379,7 +379,7 @@ func TestBootstrapStaysOfPatched(t *testing.T) {
 	files := fluxFiles("spec: {path: ./clusters/other, sourceRef: {kind: GitRepository, name: flux-system}}\n")
 	files["a/flux-system/kustomization.yaml"].Data = append(files["a/flux-system/kustomization.yaml"].Data, `patches:
 - target: {kind: GitRepository}
-  patch: '- {op: add, path: /spec, value: {url: "https://mirror.example/fleet", ref: {branch: stable}}}'
+  patch: '- {op: add, path: /spec, value: {url: "https://mirror.example/fleet", ref: {branch: main}}}'
 - target: {kind: Kustomization}
   patch: '- {op: replace, path: /spec/path, value: ./a}'
 `...)
@@ -387,7 +387,7 @@ func TestBootstrapStaysOfPatched(t *testing.T) {
 	named := metav1.ObjectMeta{Namespace: "flux-system", Name: "flux-system"}
 	k := &kustomizev1.Kustomization{ObjectMeta: named, Spec: kustomizev1.KustomizationSpec{Path: "./a"}}
 	k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: sourcev1.GitRepositoryKind, Name: named.Name}
-	git := &sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{URL: "https://mirror.example/fleet", Reference: &sourcev1.GitRepositoryRef{Branch: "stable"}}}
+	git := &sourcev1.GitRepository{ObjectMeta: named, Spec: sourcev1.GitRepositorySpec{URL: "https://mirror.example/fleet", Reference: &sourcev1.GitRepositoryRef{Branch: "main"}}}
 	c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(k, git).Build()
 	b, _ := newBootstrapOf(func(b *bootstrap) { b.url = server.HTTPURL("fleet") })
 	tree, _, pushed, err := b.commit(t.Context(), c, l)
@@ -397,7 +397,7 @@ func TestBootstrapStaysOfPatched(t *testing.T) {
 	tree.Close()
 	git.Spec.URL = "https://mirror.example/another"
 	c = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(k, git).Build()
-	if _, _, _, err := b.commit(t.Context(), c, l); err == nil || !strings.Contains(err.Error(), "would sync path a, branch stable, of https://mirror.example/fleet from now on") {
+	if _, _, _, err := b.commit(t.Context(), c, l); err == nil || !strings.Contains(err.Error(), "would sync path a, branch main, of https://mirror.example/fleet from now on") {
 		t.Errorf("the tier of another repository: %v", err)
 	}
 }
