@@ -3,6 +3,8 @@ package mom
 import (
 	"errors"
 	"fmt"
+
+	"github.com/cascade-gitops/cascade/state/store"
 )
 
 // Origin is what a folder knows of the tier and of the state that its cluster is of.
@@ -16,6 +18,8 @@ type Origin struct {
 	Epoch int64 `json:"epoch,omitempty"`
 	// Version that was saved or restored last.
 	Version string `json:"version,omitempty"`
+	// Saving: the next version was being saved when this was written, and may be there.
+	Saving bool `json:"saving,omitempty"`
 	// Holder of the lock was this folder's process.
 	Holder string `json:"holder,omitempty"`
 	// Restoring: a version is being brought into the cluster of the folder, or was when its
@@ -23,10 +27,20 @@ type Origin struct {
 	Restoring bool `json:"restoring,omitempty"`
 }
 
-// Saved is one version of a state, the newest first where there are several.
-type Saved struct {
-	ID    string
-	Epoch int64
+// behind reports whether the newest version is none of this folder. Somebody had the lock after it,
+// or this is a copy of the folder, or an old one that was put back, and the run that it is of went on.
+func (o Origin) behind(newest store.Version) bool {
+	if newest.Epoch != o.Epoch {
+		return newest.Epoch > o.Epoch
+	}
+	var epoch, number int64
+	if _, err := fmt.Sscanf(o.Version, "%d-%d", &epoch, &number); err != nil || epoch != o.Epoch {
+		number = 0 // it has saved nothing under this lock
+	}
+	if o.Saving {
+		number++
+	}
+	return newest.Number > number
 }
 
 // Situation is what there is before a run.
@@ -40,7 +54,7 @@ type Situation struct {
 	// State is the address of the state that the run is to keep, empty for none.
 	State string
 	// Versions that are saved there, the newest first.
-	Versions []Saved
+	Versions []store.Version
 	// Wanted is a version that a person asked for.
 	Wanted string
 }
@@ -68,8 +82,8 @@ type Beginning struct {
 	Aside bool
 }
 
-// Begin decides what a run begins with. The last of those who had the lock has the newest
-// state: an epoch is only ever given once, and later ones are higher.
+// Begin decides what a run begins with. Whoever saved last has the newest state: an epoch is only
+// ever given once, later ones are higher, and so are later versions of one.
 func Begin(s Situation) (Beginning, error) {
 	forgotten := fmt.Errorf("cannot go on without the state of this folder, %s: somebody else may have gone on with it; say --state", s.Origin.State)
 	if s.Cluster && s.Origin.Restoring {
@@ -94,8 +108,8 @@ func Begin(s Situation) (Beginning, error) {
 		return Beginning{}, fmt.Errorf("cannot use folder: its cluster is of the state %s, not of %s; use another --dir", s.Origin.State, s.State)
 	case s.Wanted != "":
 		for i, v := range s.Versions {
-			if v.ID == s.Wanted {
-				return Beginning{How: Restore, Version: v.ID, Newest: i == 0, Aside: s.Cluster}, nil
+			if v.String() == s.Wanted {
+				return Beginning{How: Restore, Version: s.Wanted, Newest: i == 0, Aside: s.Cluster}, nil
 			}
 		}
 		return Beginning{}, fmt.Errorf("cannot restore version %s: there is none of that name", s.Wanted)
@@ -104,11 +118,11 @@ func Begin(s Situation) (Beginning, error) {
 	case len(s.Versions) == 0:
 		return Beginning{How: Fresh}, nil
 	case !s.Cluster:
-		return Beginning{How: Restore, Version: s.Versions[0].ID, Newest: true}, nil
+		return Beginning{How: Restore, Version: s.Versions[0].String(), Newest: true}, nil
 	case s.Origin.State == "":
 		return Beginning{}, fmt.Errorf("cannot use folder: it has a cluster that was never saved, and the state %s is of another one; use another --dir", s.State)
-	case s.Versions[0].Epoch > s.Origin.Epoch:
-		return Beginning{How: Restore, Version: s.Versions[0].ID, Newest: true, Aside: true}, nil
+	case s.Origin.behind(s.Versions[0]):
+		return Beginning{How: Restore, Version: s.Versions[0].String(), Newest: true, Aside: true}, nil
 	}
 	return s.goOn()
 }

@@ -199,12 +199,14 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 	if err != nil {
 		return fmt.Errorf("cannot encrypt the state: %w", err)
 	}
+	s.origin.Saving = true
+	_ = writeJSON(s.folder.origin(), s.origin) // where this cannot be written, the folder gives way to what it saved
 	version, err := s.lease.save(ctx, s.state.Store, sealed)
 	if err != nil {
-		return err
+		return err // it may be there all the same
 	}
 	s.digest = digest[:]
-	s.origin.Version = version.String()
+	s.origin.Version, s.origin.Saving = version.String(), false
 	s.board.ofState(func(status *StateStatus) {
 		status.Version, status.SavedAt, status.Unsaved, status.Error = version.String(), s.now(), false, ""
 	})
@@ -242,19 +244,12 @@ func (s *State) load(ctx context.Context, name string) (*archive.Snapshot, error
 }
 
 // versions lists what is saved, the newest first.
-func (s *State) versions(ctx context.Context) ([]Saved, error) {
+func (s *State) versions(ctx context.Context) ([]store.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	versions, err := s.Store.Versions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var saved []Saved
-	for _, v := range versions {
-		saved = append(saved, Saved{ID: v.String(), Epoch: v.Epoch})
-	}
-	slices.Reverse(saved)
-	return saved, nil
+	slices.Reverse(versions)
+	return versions, err
 }
 
 // kindsOf counts the objects of a state by their kinds, for people.

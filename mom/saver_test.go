@@ -91,11 +91,14 @@ type shelf struct {
 	mu     sync.Mutex
 	saved  []string
 	broken bool
+	// during is called while it is written.
+	during func()
 }
 
 func (s *shelf) Save(_ context.Context, l store.Lock, content []byte) (store.Version, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.during()
 	if s.broken {
 		return store.Version{}, errors.New("it is full")
 	}
@@ -141,6 +144,12 @@ func TestSaver(t *testing.T) {
 			folder: Folder(t.TempDir()), lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
 		}
 		s.board = &board{folder: s.folder}
+		kept.during = func() {
+			var origin Origin
+			if _, err := readJSON(s.folder.origin(), &origin); err != nil || !origin.Saving {
+				t.Errorf("while it saves the folder knows %+v, %v", origin, err)
+			}
+		}
 		said := func() StateStatus {
 			s.board.mu.Lock()
 			defer s.board.mu.Unlock()
@@ -183,7 +192,7 @@ func TestSaver(t *testing.T) {
 			t.Errorf("saved were %q, want %q", got, want)
 		}
 		var origin Origin
-		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-4" || origin.Path != "mom" {
+		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-4" || origin.Saving || origin.Path != "mom" {
 			t.Errorf("the folder knows %+v, %t, %v", origin, there, err)
 		}
 	})

@@ -213,7 +213,7 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	if r.State != nil {
 		r.origin.State, r.origin.Epoch, r.origin.Holder = r.State.Address, r.lease.current().Epoch, r.State.Holder
-		r.origin.Restoring = r.beginning.How == Restore
+		r.origin.Saving, r.origin.Restoring = false, r.beginning.How == Restore
 	}
 	return writeJSON(r.Folder.origin(), r.origin)
 }
