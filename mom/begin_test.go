@@ -9,6 +9,7 @@ import (
 
 func TestBegin(t *testing.T) {
 	a, b := Tier{Repository: "https://example.com/a", Path: "mom"}, Tier{Repository: "https://example.com/b", Path: "mom"}
+	of := func(branch string) Tier { return Tier{Repository: a.Repository, Branch: branch, Path: a.Path} }
 	versions := []store.Version{{Epoch: 3, Number: 1}, {Epoch: 2, Number: 2}, {Epoch: 2, Number: 1}}
 	// many are of one run.
 	many := []store.Version{{Epoch: 3, Number: 9}, {Epoch: 3, Number: 8}, {Epoch: 2, Number: 7}}
@@ -62,9 +63,13 @@ func TestBegin(t *testing.T) {
 		"OtherTier": {"its record says that all Clusters of the tier are known, which is true of another tier",
 			Situation{Tier: b, Cluster: true, Origin: Origin{Tier: a}}, Beginning{}, "its cluster is of path mom of https://example.com/a, not of path mom of https://example.com/b"},
 		"SameRepository": {"another protocol and spelling are no move",
-			Situation{Tier: Tier{"ssh://example.com:2222/a.git", "mom"}, Cluster: true, Origin: Origin{Tier: a}}, Beginning{How: GoOn}, ""},
+			Situation{Tier: Tier{Repository: "ssh://example.com:2222/a.git", Path: "mom"}, Cluster: true, Origin: Origin{Tier: a}}, Beginning{How: GoOn}, ""},
 		"OtherPath": {"a repository may have several",
-			Situation{Tier: Tier{a.Repository, "two"}, Cluster: true, Origin: Origin{Tier: a}}, Beginning{}, "not of path two of https://example.com/a"},
+			Situation{Tier: Tier{Repository: a.Repository, Path: "two"}, Cluster: true, Origin: Origin{Tier: a}}, Beginning{}, "not of path two of https://example.com/a"},
+		"OtherBranch": {"branches may be environments, and --branch has a default",
+			Situation{Tier: of("main"), Cluster: true, Origin: Origin{Tier: of("prod")}}, Beginning{}, "its cluster is of path mom, branch prod, of https://example.com/a, not of path mom, branch main, of"},
+		"OtherBranchMoved": {"a person says that it is the same", Situation{Tier: of("main"), Moved: true, Cluster: true, Origin: Origin{Tier: of("prod")}}, Beginning{How: GoOn}, ""},
+		"UnknownBranch":    {"a folder of an earlier program goes on, and the cluster is asked", Situation{Tier: of("prod"), Cluster: true, Origin: Origin{Tier: a}}, Beginning{How: GoOn}, ""},
 		"OtherTierState": {"also where the folder is the newest of a state",
 			Situation{Tier: b, Cluster: true, State: "s", Origin: Origin{Tier: a, State: "s", Epoch: 3, Version: "3-1"}, Versions: versions}, Beginning{}, "say --moved"},
 		"Moved":       {"a person says that it is the same", Situation{Tier: b, Moved: true, Cluster: true, Origin: Origin{Tier: a}}, Beginning{How: GoOn}, ""},

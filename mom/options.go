@@ -31,7 +31,7 @@ type Repository struct {
 }
 
 // tier is what the repository declares.
-func (r Repository) tier() Tier { return tierAt(r.URL, r.Path) }
+func (r Repository) tier() Tier { return tierAt(r.URL, r.Branch, r.Path) }
 
 // State is where the state is kept, and how.
 type State struct {
@@ -71,7 +71,7 @@ type Options struct {
 	Scheme    *runtime.Scheme
 
 	Repository Repository
-	// Moved: the tier was declared elsewhere before, in another repository or path.
+	// Moved: the tier was declared elsewhere before, in another repository, branch or path.
 	Moved bool
 	// Objects are applied before the agent is started: Secrets that Git does not have.
 	Objects []*unstructured.Unstructured

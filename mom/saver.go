@@ -32,8 +32,8 @@ const closingName = "cascade-mom"
 // of closingName, which alone makes an older program take a state for closed.
 const tierName = "cascade-mom-tier"
 
-// repositoryKey and pathKey of the ConfigMap of tierName.
-const repositoryKey, pathKey = "repository", "path"
+// repositoryKey, branchKey and pathKey of the ConfigMap of tierName.
+const repositoryKey, branchKey, pathKey = "repository", "branch", "path"
 
 // mark has a state say of itself which tier it is of, for which alone it counts, and whether all
 // writers had ended.
@@ -44,7 +44,7 @@ func mark(s *archive.Snapshot, of Tier, closed bool) {
 		}})
 	}
 	if of != (Tier{}) {
-		add(tierName, map[string]any{repositoryKey: of.Repository, pathKey: of.Path})
+		add(tierName, map[string]any{repositoryKey: of.Repository, branchKey: of.Branch, pathKey: of.Path})
 	}
 	if closed {
 		add(closingName, map[string]any{"closed": "true"})
@@ -58,6 +58,7 @@ func tierOf(versions ...*archive.Snapshot) (t Tier) {
 		for i := 0; s != nil && i < len(s.Objects) && t == (Tier{}); i++ {
 			if isConfigMap(&s.Objects[i], tierName) {
 				t.Repository, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", repositoryKey)
+				t.Branch, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", branchKey)
 				t.Path, _, _ = unstructured.NestedString(s.Objects[i].Object, "data", pathKey)
 			}
 		}

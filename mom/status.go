@@ -30,6 +30,7 @@ type Status struct {
 	Message    string            `json:"message,omitempty"`
 	Kubeconfig string            `json:"kubeconfig"`
 	Repository string            `json:"repository"`
+	Branch     string            `json:"branch,omitempty"`
 	Path       string            `json:"path"`
 	Verdict    Verdict           `json:"verdict"`
 	Programs   []supervise.State `json:"programs,omitempty"`

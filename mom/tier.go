@@ -16,23 +16,31 @@ import (
 type Tier struct {
 	// Repository is its address without any login, which may be another person's.
 	Repository string `json:"repository,omitempty"`
-	Path       string `json:"path,omitempty"`
+	// Branch is empty where an earlier program wrote it down.
+	Branch string `json:"branch,omitempty"`
+	Path   string `json:"path,omitempty"`
 }
 
-// tierAt is what a path of a repository declares.
-func tierAt(address, path string) Tier {
+// tierAt is what a path of a branch declares.
+func tierAt(address, branch, path string) Tier {
 	if u, err := url.Parse(address); err == nil {
 		u.User = nil
 		address = u.String()
 	}
-	return Tier{Repository: address, Path: path}
+	return Tier{Repository: address, Branch: branch, Path: path}
 }
 
-func (t Tier) String() string { return fmt.Sprintf("path %s of %s", t.Path, t.Repository) }
+func (t Tier) String() string {
+	if t.Branch == "" {
+		return fmt.Sprintf("path %s of %s", t.Path, t.Repository)
+	}
+	return fmt.Sprintf("path %s, branch %s, of %s", t.Path, t.Branch, t.Repository)
+}
 
-// is reports whether both are one tier. Its repository may be read by another protocol.
+// is reports whether both are one tier. Its repository may be read by another protocol, and its
+// branch may not be known. Branches may be environments.
 func (t Tier) is(other Tier) bool {
-	return t.Path == other.Path && layout.SamePlace(t.Repository, other.Repository)
+	return t.Path == other.Path && (t.Branch == other.Branch || t.Branch == "" || other.Branch == "") && layout.SamePlace(t.Repository, other.Repository)
 }
 
 // tier is the one that the cluster is of, which was of before when it was told to sync to. A
@@ -69,5 +77,9 @@ func (f Facts) declared() Tier {
 	if err != nil || !ok {
 		return Tier{}
 	}
-	return tierAt(git.Spec.URL, path)
+	branch := ""
+	if git.Spec.Reference != nil {
+		branch = git.Spec.Reference.Branch
+	}
+	return tierAt(git.Spec.URL, branch, path)
 }

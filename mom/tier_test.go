@@ -69,25 +69,37 @@ func TestTierOfFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a, b := Repository{URL: "ssh://ann@example.com/a", Path: "mom"}, Repository{URL: "ssh://ann@example.com/a", Path: "mon"}
+	a, b := Repository{URL: "ssh://ann@example.com/a", Branch: "main", Path: "mom"}, Repository{URL: "ssh://ann@example.com/a", Branch: "main", Path: "mon"}
+	unknown, elsewhere := Repository{}, Repository{URL: "ssh://example.com/c", Path: "mom"}
+	prod, none := Repository{URL: a.URL, Branch: "prod", Path: "mom"}, Repository{URL: a.URL, Path: "mom"}
 	for name, tt := range map[string]struct {
-		reason  string
+		reason string
+		// before is the tier that the folder knows.
+		before  Repository
 		applied bool
 		wanted  Repository
 		moved   bool
 		err     string
 		want    Tier
 	}{
-		"Slip":  {"nothing was applied from where it looked first", false, b, false, "", Tier{}},
-		"Same":  {"it goes on", true, a, false, "", a.tier()},
-		"Other": {"its Clusters would be built a second time", true, b, false, "its cluster is of path mom of ssh://example.com/a, not of path mon", a.tier()},
-		"Moved": {"it is so when all is applied from there", true, b, true, "", a.tier()},
+		"Slip":           {"nothing was applied from where it looked first", unknown, false, b, false, "", Tier{}},
+		"Same":           {"it goes on", unknown, true, a, false, "", a.tier()},
+		"Other":          {"its Clusters would be built a second time", unknown, true, b, false, "its cluster is of path mom, branch main, of ssh://example.com/a, not of path mon", a.tier()},
+		"Moved":          {"it is so when all is applied from there", unknown, true, b, true, "", a.tier()},
+		"OldBranch":      {"an earlier program did not write the branch down, which is the same", none, true, a, false, "", a.tier()},
+		"OldOtherBranch": {"nor this one, and it is another", none, true, prod, false, "its cluster is of path mom, branch main, of ssh://example.com/a, not of path mom, branch prod, of", a.tier()},
+		"OldBranchMoved": {"what the cluster was told last is of no other tier's branch", elsewhere, true, a, true, "", elsewhere.tier()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := Folder(t.TempDir())
 			first := &run{Options: Options{Folder: folder, Repository: a}, board: &board{folder: folder}}
 			if err := first.begin(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+			if tt.before.URL != "" {
+				if err := writeJSON(folder.origin(), Origin{Tier: tt.before.tier()}); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if err := os.MkdirAll(filepath.Join(folder.plane(), "etcd"), 0o700); err != nil {
 				t.Fatal(err)
@@ -98,7 +110,7 @@ func TestTierOfFolder(t *testing.T) {
 				k.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a__ConfigMap", Version: "v1"}}}
 			}
 			r := &run{Options: Options{Folder: folder, Repository: tt.wanted, Moved: tt.moved, Now: time.Now, Say: t.Logf}, board: &board{folder: folder}}
-			r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(k, &sourcev1.GitRepository{ObjectMeta: k.ObjectMeta, Spec: sourcev1.GitRepositorySpec{URL: a.URL}}).Build()
+			r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(k, &sourcev1.GitRepository{ObjectMeta: k.ObjectMeta, Spec: sourcev1.GitRepositorySpec{URL: a.URL, Reference: &sourcev1.GitRepositoryRef{Branch: a.Branch}}}).Build()
 			err := r.begin(t.Context())
 			if err == nil {
 				err = r.goOn(t.Context())

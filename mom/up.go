@@ -77,7 +77,7 @@ func Up(ctx context.Context, o Options) error {
 	r := &run{Options: o, board: &board{folder: o.Folder}}
 	tier := o.Repository.tier()
 	r.board.change(func(s *Status) {
-		*s = Status{PID: os.Getpid(), Phase: PhaseStarting, Since: o.Now(), Kubeconfig: o.Folder.Kubeconfig(), Repository: tier.Repository, Path: tier.Path}
+		*s = Status{PID: os.Getpid(), Phase: PhaseStarting, Since: o.Now(), Kubeconfig: o.Folder.Kubeconfig(), Repository: tier.Repository, Branch: tier.Branch, Path: tier.Path}
 	})
 	err = r.up(ctx)
 	var verdict Verdict
@@ -321,16 +321,23 @@ func (r *run) connect() error {
 }
 
 // goOn asks the cluster of a folder that does not know a tier which one it is of: the process may
-// have been killed just after it had begun to apply it.
+// have been killed just after it had begun to apply it. It asks for the branch, too, which a folder of
+// an earlier program does not know.
 func (r *run) goOn(ctx context.Context) error {
-	if r.beginning.How != GoOn || r.origin.Tier != (Tier{}) {
+	if r.beginning.How != GoOn || r.origin.Branch != "" {
 		return nil
 	}
 	facts, err := r.readFacts(ctx)
 	if err != nil {
 		return err
 	}
-	r.origin.Tier = facts.tier(Tier{}, facts.declared())
+	declared := facts.declared()
+	switch {
+	case r.origin.Tier == (Tier{}):
+		r.origin.Tier = facts.tier(Tier{}, declared)
+	case r.origin.Tier.is(declared):
+		r.origin.Branch = declared.Branch
+	}
 	if err := writeJSON(r.Folder.origin(), r.origin); err != nil {
 		return err
 	}

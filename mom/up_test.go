@@ -119,6 +119,7 @@ func TestWrongKey(t *testing.T) {
 // cluster, and is of the tier of the state until the run has applied another one.
 func TestStateOfAnotherTier(t *testing.T) {
 	a, b := Repository{URL: "ssh://ann@example.com/a", Path: "mom"}, Repository{URL: "ssh://bob@example.com/b", Path: "mom"}
+	prod, trunk := Repository{URL: a.URL, Branch: "prod", Path: "mom"}, Repository{URL: a.URL, Branch: "main", Path: "mom"}
 	const refused = "it is of path mom of ssh://example.com/a, not of path mom of ssh://example.com/b"
 	for name, tt := range map[string]struct {
 		reason string
@@ -129,6 +130,9 @@ func TestStateOfAnotherTier(t *testing.T) {
 		want   string
 	}{
 		"Same":           {"another person's login is none of another repository", Origin{State: "there"}, saved(a.tier(), true), Repository{URL: "ssh://bob@example.com/a", Path: "mom"}, false, ""},
+		"Branch":         {"prod would be run by what is declared on main", Origin{State: "there"}, saved(prod.tier(), true), trunk, false, "it is of path mom, branch prod, of ssh://example.com/a, not of path mom, branch main, of"},
+		"BranchMoved":    {"a person says that it is the same", Origin{State: "there"}, saved(prod.tier(), true), trunk, true, ""},
+		"UnknownBranch":  {"an older program saved it", Origin{State: "there"}, saved(a.tier(), true), prod, false, ""},
 		"Another":        {"all Clusters of b are new to the record of a", Origin{State: "there"}, saved(a.tier(), true), b, false, refused},
 		"Crashed":        {"the Clusters of a would be run by b, and be in its state", Origin{State: "there"}, saved(a.tier(), false), b, false, refused},
 		"Moved":          {"a person says that it is the same", Origin{State: "there"}, saved(a.tier(), false), b, true, ""},

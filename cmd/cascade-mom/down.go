@@ -103,7 +103,11 @@ func printed(s mom.Status) string {
 	if s.Message != "" {
 		fmt.Fprintf(&out, "message: %s\n", s.Message)
 	}
-	fmt.Fprintf(&out, "repository: %s, path %s\nkubeconfig: %s\n", s.Repository, s.Path, s.Kubeconfig)
+	fmt.Fprintf(&out, "repository: %s, ", s.Repository)
+	if s.Branch != "" { // an earlier program did not say it
+		fmt.Fprintf(&out, "branch %s, ", s.Branch)
+	}
+	fmt.Fprintf(&out, "path %s\nkubeconfig: %s\n", s.Path, s.Kubeconfig)
 	if st := s.State; st != nil {
 		fmt.Fprintf(&out, "state: %s", st.Address)
 		if st.Version != "" {

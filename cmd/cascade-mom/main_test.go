@@ -15,7 +15,7 @@ import (
 )
 
 func TestCheck(t *testing.T) {
-	fine := up{firstSync: "adopt", interval: time.Minute, keep: 1}
+	fine := up{branch: "main", firstSync: "adopt", interval: time.Minute, keep: 1}
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*up)
@@ -29,6 +29,7 @@ func TestCheck(t *testing.T) {
 		"FirstSync": {"a word that is none", func(u *up) { u.firstSync = "yes" }, `--first-sync "yes"`},
 		"Until":     {"nor this", func(u *up) { u.until = "done" }, `--until "done"`},
 		"For":       {"a time that is over", func(u *up) { u.lasts = -1 }, "--for"},
+		"Branch":    {"a variable that is not set: it would be any branch", func(u *up) { u.branch = "" }, "--branch"},
 		"Keep":      {"the newest is always kept", func(u *up) { u.keep = 0 }, "--keep 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,12 +108,12 @@ func TestFolder(t *testing.T) {
 func TestPrinted(t *testing.T) {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	running := mom.Status{
-		Phase: mom.PhaseRunning, Since: at, Repository: "ssh://git@example.com/masters", Path: "mom", Kubeconfig: "/k",
+		Phase: mom.PhaseRunning, Since: at, Repository: "ssh://git@example.com/masters", Branch: "prod", Path: "mom", Kubeconfig: "/k",
 		Verdict: mom.Verdict{Ready: true, Depends: []string{"Child/n/one: credential cloud lapses"}},
 		State:   &mom.StateStatus{Address: "s3://fleet/mom", Version: "2-1", SavedAt: at, Unsaved: true},
 	}
 	for _, want := range []string{
-		"Running since 2030-01-02T03:04:05Z\n", "state: s3://fleet/mom, version 2-1 of 2030-01-02T03:04:05Z, changed since\n", "ready: it may go\n",
+		"Running since 2030-01-02T03:04:05Z\n", "repository: ssh://git@example.com/masters, branch prod, path mom\n", "state: s3://fleet/mom, version 2-1 of 2030-01-02T03:04:05Z, changed since\n", "ready: it may go\n",
 		"but: Child/n/one: credential cloud lapses\n", "PROGRAM",
 	} {
 		if got := printed(running); !strings.Contains(got, want) {

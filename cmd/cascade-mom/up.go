@@ -99,7 +99,7 @@ func newUp(p *place) *cobra.Command {
 	f.StringVar(&u.url, "repo", "", "URL of the repository that declares the masters, https:// or ssh://")
 	f.StringVar(&u.branch, "branch", "main", "branch of the repository")
 	f.StringVar(&u.path, "path", "", "directory of the repository that declares this tier")
-	f.BoolVar(&u.moved, "moved", false, "the tier was declared elsewhere before: at another --repo or --path, which are refused without this")
+	f.BoolVar(&u.moved, "moved", false, "the tier was declared elsewhere before: at another --repo, --branch or --path, which are refused without this")
 	f.DurationVar(&u.interval, "interval", time.Minute, "pause between two looks at the repository")
 	f.StringVar(&u.username, "username", "", "name for HTTPS; the password, or a token, is in GIT_PASSWORD")
 	f.BoolVar(&u.passwordStdin, "password-stdin", false, "read the password from the standard input instead")
@@ -193,6 +193,8 @@ func (u *up) check() error {
 		return fmt.Errorf("cannot use --until %q: use ready", u.until)
 	case u.lasts < 0:
 		return fmt.Errorf("cannot use --for %s: it must be a time to come", u.lasts)
+	case u.branch == "":
+		return errors.New("cannot use --branch \"\": name a branch")
 	case u.interval <= 0:
 		return fmt.Errorf("cannot use --interval %s: it must be longer", u.interval)
 	case u.keep < 1:
