@@ -116,12 +116,12 @@ func (r *run) up(ctx context.Context) (err error) {
 			cancel(why)
 		}}
 		if err := r.lease.take(ctx); err != nil {
-			return err
+			return orCause(ctx, err)
 		}
 		defer func() { err = errors.Join(err, r.lease.release(ctx)) }()
 	}
 	if err := r.begin(ctx); err != nil {
-		return err
+		return orCause(ctx, err)
 	}
 	r.supervisor = supervise.New(supervise.Options{Logs: r.Folder.logs(), LogBytes: logBytes, Now: r.Now, Rand: r.Rand, Ended: func(state supervise.State) {
 		r.Say("%s ended and is started again: %s; see %s", state.Name, state.Ended, state.Log)

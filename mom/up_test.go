@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -73,6 +74,52 @@ func TestStoppedEarly(t *testing.T) {
 			if s, _, err := folder.ReadStatus(); err != nil || s.Phase != PhaseStopped || s.Message != "" {
 				t.Errorf("%s: its status says %s %q, %v", tt.reason, s.Phase, s.Message, err)
 			}
+		})
+	}
+}
+
+// slow is a store whose versions take longer to list than anybody waits.
+type slow struct{ *lockable }
+
+func (slow) Versions(ctx context.Context) ([]store.Version, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestStoppedBefore: one that is stopped before anything runs was stopped as asked, too.
+func TestStoppedBefore(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		// before had the lock for this folder.
+		before string
+		until  bool
+		want   error
+	}{
+		"Lock":      {"it waits for the lock of the process that was killed", "me", false, nil},
+		"LockReady": {"and who waits for the tier is not told that it is ready", "me", true, ErrNotReady},
+		"State":     {"it looks for what is saved", "", false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				folder, s := Folder(t.TempDir()), &lockable{}
+				if err := writeJSON(folder.origin(), Origin{State: "there", Holder: tt.before}); err != nil {
+					t.Fatal(err)
+				}
+				if tt.before != "" {
+					s.holder, s.until = tt.before, time.Now().Add(lockFor)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, cancel)
+				err := Up(ctx, Options{
+					Folder: folder, UntilReady: tt.until, Now: time.Now, Say: t.Logf, State: &State{Address: "there", Store: slow{s}, Holder: "me"},
+				})
+				if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+					t.Errorf("%s: got %v, want %v", tt.reason, err, tt.want)
+				}
+				if s, _, err := folder.ReadStatus(); err != nil || s.Phase != PhaseStopped || s.Message != "" {
+					t.Errorf("%s: its status says %s %q, %v", tt.reason, s.Phase, s.Message, err)
+				}
+			})
 		})
 	}
 }
