@@ -57,6 +57,7 @@ func (l *lease) take(ctx context.Context) error {
 		return err
 	}
 	l.set(lock)
+	l.board.change(func(s *Status) { s.Verdict.Waiting = nil })
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	l.done.Go(func() { l.keep(keeping) })
@@ -64,11 +65,13 @@ func (l *lease) take(ctx context.Context) error {
 }
 
 // ask asks for the lock. An earlier process of this folder has ended, as its folder is free:
-// where that still has the lock, it lapses, and is waited for.
+// where that still has the lock, it lapses, and is waited for. A holder that renews it runs: that of a
+// copy of this folder, or one that has the same name.
 func (l *lease) ask(ctx context.Context) (store.Lock, error) {
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
-	for said := false; ; {
+	var until time.Time
+	for answers := 0; ; {
 		asked, cancel := context.WithTimeout(ctx, storeTimeout)
 		lock, err := l.state.Store.Lock(asked, l.state.Holder, lockFor)
 		cancel()
@@ -76,9 +79,15 @@ func (l *lease) ask(ctx context.Context) (store.Lock, error) {
 		if err == nil || l.before == "" || !errors.As(err, &locked) || locked.Holder != l.before {
 			return lock, err
 		}
-		if !said {
-			said = true
-			l.say("waiting until %s: %s of this folder ended without giving the lock back", locked.Until.Add(store.Skew).UTC().Format(time.RFC3339), locked.Holder)
+		if locked.Until.After(until) {
+			until = locked.Until
+			// One renewal may have been on its way when its process ended.
+			if answers++; answers > 2 {
+				return store.Lock{}, fmt.Errorf("%w, and renews it: it runs, in a copy of this folder or with the same --holder; stop it there first", err)
+			}
+			waiting := fmt.Sprintf("the lock of the state until %s: %s, who had it in this folder, has not given it back", until.Add(store.Skew).UTC().Format(time.RFC3339), locked.Holder)
+			l.say("waiting for %s", waiting)
+			l.board.change(func(s *Status) { s.Verdict.Waiting = []string{waiting} })
 		}
 		select {
 		case <-ctx.Done():

@@ -165,6 +165,61 @@ func TestLeaseOfAnother(t *testing.T) {
 	})
 }
 
+// TestLeaseOfCopy: a holder that runs is told of, not waited for, though it has the name of who had the
+// lock in this folder.
+func TestLeaseOfCopy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// renewals of the lock that another one makes from now on.
+		renewals int
+		want     error
+	}{
+		"Dead":  {"it ended, and its lock lapses", 0, nil},
+		"Dying": {"a renewal was on its way when it ended", 1, nil},
+		"Alive": {"it runs on another machine", 100, store.ErrLocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &lockable{}
+				other, err := s.Lock(t.Context(), "fleet", lockFor)
+				if err != nil {
+					t.Fatal(err)
+				}
+				renewing, stop := context.WithCancel(t.Context())
+				var done sync.WaitGroup
+				done.Go(func() {
+					for range tc.renewals {
+						select {
+						case <-renewing.Done():
+							return
+						case <-time.After(renewEvery):
+						}
+						if _, err := s.Renew(renewing, other); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+				began := time.Now()
+				l, _ := leaseOf(t, s, "fleet")
+				if err := l.take(t.Context()); !errors.Is(err, tc.want) || tc.want == nil && err != nil {
+					t.Errorf("%s: got %v, want %v", tc.reason, err, tc.want)
+				}
+				if waited := time.Since(began); tc.want != nil && waited > lockFor {
+					t.Errorf("%s: it is said after %s", tc.reason, waited)
+				}
+				if s, _, err := l.board.folder.ReadStatus(); err != nil || (len(s.Verdict.Waiting) == 1) != (tc.want != nil) {
+					t.Errorf("%s: the status says that it waits for %q, %v", tc.reason, s.Verdict.Waiting, err)
+				}
+				stop()
+				done.Wait()
+				if err := l.release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // TestLeaseWhileSaving: a renewal would have the upload of a save begin again, and waits for it, but
 // not until the lock lapses.
 func TestLeaseWhileSaving(t *testing.T) {

@@ -78,7 +78,7 @@ type Options struct {
 	// State is nil where none is kept.
 	State *State
 
-	// UntilReady ends it when the tier may go; For ends it after a time, zero for never.
+	// UntilReady ends it when the tier may go; For ends it after a time from the call on, zero for never.
 	UntilReady bool
 	For        time.Duration
 

@@ -42,6 +42,9 @@ const (
 // ErrNotReady says that the time was over, or somebody stopped it, before the tier might go.
 var ErrNotReady = errors.New("the tier is not ready")
 
+// errOver is the cause of a context whose time, as a person said it, is over.
+var errOver = errors.New("its time is over")
+
 // run is one call of Up.
 type run struct {
 	Options
@@ -74,29 +77,42 @@ func Up(ctx context.Context, o Options) error {
 		return err
 	}
 	defer lock.Close()
+	if o.For > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, o.For, errOver)
+		defer stop()
+	}
 	r := &run{Options: o, board: &board{folder: o.Folder}}
 	tier := o.Repository.tier()
 	r.board.change(func(s *Status) {
 		*s = Status{PID: os.Getpid(), Phase: PhaseStarting, Since: o.Now(), Kubeconfig: o.Folder.Kubeconfig(), Repository: tier.Repository, Branch: tier.Branch, Path: tier.Path}
 	})
 	err = r.up(ctx)
-	var verdict Verdict
 	r.board.change(func(s *Status) {
 		s.Phase, s.Since = PhaseStopped, o.Now()
-		if err != nil {
-			s.Message = err.Error()
-		}
 		if r.supervisor != nil {
 			s.Programs = r.supervisor.States()
 		}
-		verdict = s.Verdict
-	})
-	if err == nil && o.UntilReady && !verdict.Ready {
-		// It went as whoever stopped it wanted, which the status says to them. Who waits for it has less.
-		err = fmt.Errorf("cannot wait for the tier any longer: %w when it was stopped; nothing was deleted", ErrNotReady)
-		if len(verdict.Waiting) > 0 {
-			err = fmt.Errorf("%w: it waits for %s", err, strings.Join(verdict.Waiting, "; "))
+		missed := err == nil && o.UntilReady && !s.Verdict.Ready
+		if missed && errors.Is(context.Cause(ctx), errOver) {
+			err, missed = s.Verdict.missed("after "+o.For.String()), false
 		}
+		if err != nil {
+			s.Message = err.Error()
+		}
+		if missed {
+			// It went as whoever stopped it wanted, which the status says to them. Who waits for it has less.
+			err = s.Verdict.missed("when it was stopped; nothing was deleted")
+		}
+	})
+	return err
+}
+
+// missed says that what was waited for did not come.
+func (v Verdict) missed(when string) error {
+	err := fmt.Errorf("cannot wait for the tier any longer: %w %s", ErrNotReady, when)
+	if len(v.Waiting) > 0 {
+		err = fmt.Errorf("%w: it waits for %s", err, strings.Join(v.Waiting, "; "))
 	}
 	return err
 }
@@ -116,12 +132,12 @@ func (r *run) up(ctx context.Context) (err error) {
 			cancel(why)
 		}}
 		if err := r.lease.take(ctx); err != nil {
-			return orCause(ctx, err)
+			return r.orCause(ctx, err)
 		}
 		defer func() { err = errors.Join(err, r.lease.release(ctx)) }()
 	}
 	if err := r.begin(ctx); err != nil {
-		return orCause(ctx, err)
+		return r.orCause(ctx, err)
 	}
 	r.supervisor = supervise.New(supervise.Options{Logs: r.Folder.logs(), LogBytes: logBytes, Now: r.Now, Rand: r.Rand, Ended: func(state supervise.State) {
 		r.Say("%s ended and is started again: %s; see %s", state.Name, state.Ended, state.Log)
@@ -143,21 +159,26 @@ func (r *run) up(ctx context.Context) (err error) {
 	defer func() { r.endWriting(nil) }()
 
 	if err := r.bringUp(ctx); err != nil {
-		return orCause(ctx, err)
+		return r.orCause(ctx, err)
 	}
-	return orCause(ctx, r.watch(ctx))
+	return r.orCause(ctx, r.watch(ctx))
 }
 
 // orCause is why a context ended, where that is the reason of an error; nil if a person ended
-// it.
-func orCause(ctx context.Context, err error) error {
+// it, or said when it is to end.
+func (r *run) orCause(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, context.Canceled):
+		return nil
+	case errors.Is(cause, errOver):
+		r.Say("%s are over", r.For)
+		return nil
+	default:
 		return cause
 	}
-	return nil
 }
 
 // begin decides what to begin with, and puts aside what does not count.
@@ -458,12 +479,6 @@ func (r *run) watch(ctx context.Context) error {
 		})
 		beside.Go(func() { r.saver.run(ctx) })
 	}
-	var end <-chan time.Time
-	if r.For > 0 {
-		timer := time.NewTimer(r.For)
-		defer timer.Stop()
-		end = timer.C
-	}
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	r.board.change(func(s *Status) { s.Phase, s.Since = PhaseRunning, r.Now() })
@@ -479,13 +494,7 @@ func (r *run) watch(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return orCause(ctx, nil)
-		case <-end:
-			if !last.Ready && r.UntilReady {
-				return fmt.Errorf("cannot wait for the tier any longer: %w after %s: %s", ErrNotReady, r.For, strings.Join(last.Waiting, "; "))
-			}
-			r.Say("%s are over", r.For)
-			return nil
+			return context.Cause(ctx)
 		case <-ticker.C:
 		}
 	}

@@ -86,18 +86,25 @@ func (slow) Versions(ctx context.Context) ([]store.Version, error) {
 	return nil, ctx.Err()
 }
 
-// TestStoppedBefore: one that is stopped before anything runs was stopped as asked, too.
+// TestStoppedBefore: one that is stopped before anything runs was stopped as asked, too, and so was
+// one whose time is over by then.
 func TestStoppedBefore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason string
 		// before had the lock for this folder.
 		before string
 		until  bool
-		want   error
+		// lasts is after what time it is to stop, zero where a person stops it.
+		lasts   time.Duration
+		want    error
+		message string
 	}{
-		"Lock":      {"it waits for the lock of the process that was killed", "me", false, nil},
-		"LockReady": {"and who waits for the tier is not told that it is ready", "me", true, ErrNotReady},
-		"State":     {"it looks for what is saved", "", false, nil},
+		"Lock":      {"it waits for the lock of the process that was killed", "me", false, 0, nil, ""},
+		"LockReady": {"and who waits for the tier is not told that it is ready", "me", true, 0, ErrNotReady, ""},
+		"State":     {"it looks for what is saved", "", false, 0, nil, ""},
+		"Over":      {"its time begins with the call", "me", false, time.Second, nil, ""},
+		"OverReady": {"a job has no longer than that", "me", true, time.Second, ErrNotReady, "not ready after 1s: it waits for the lock of the state until 2000-01-01T00:01:30Z"},
+		"OverState": {"whatever it does then", "", true, time.Second, ErrNotReady, "not ready after 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -109,14 +116,17 @@ func TestStoppedBefore(t *testing.T) {
 					s.holder, s.until = tt.before, time.Now().Add(lockFor)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				time.AfterFunc(time.Second, cancel)
+				defer cancel()
+				if tt.lasts == 0 {
+					time.AfterFunc(time.Second, cancel)
+				}
 				err := Up(ctx, Options{
-					Folder: folder, UntilReady: tt.until, Now: time.Now, Say: t.Logf, State: &State{Address: "there", Store: slow{s}, Holder: "me"},
+					Folder: folder, UntilReady: tt.until, For: tt.lasts, Now: time.Now, Say: t.Logf, State: &State{Address: "there", Store: slow{s}, Holder: "me"},
 				})
 				if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
 					t.Errorf("%s: got %v, want %v", tt.reason, err, tt.want)
 				}
-				if s, _, err := folder.ReadStatus(); err != nil || s.Phase != PhaseStopped || s.Message != "" {
+				if s, _, err := folder.ReadStatus(); err != nil || s.Phase != PhaseStopped || (s.Message == "") != (tt.message == "") || !strings.Contains(s.Message, tt.message) {
 					t.Errorf("%s: its status says %s %q, %v", tt.reason, s.Phase, s.Message, err)
 				}
 			})

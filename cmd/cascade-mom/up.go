@@ -117,7 +117,7 @@ func newUp(p *place) *cobra.Command {
 	f.StringVar(&u.holder, "holder", "", "who has the state, for others who want it; without it, user and machine")
 	f.IntVar(&u.keep, "keep", 100, "how many versions of the state are kept")
 	f.StringVar(&u.until, "until", "", "ready: stop when all that Git declares is ready; to be stopped before is an error")
-	f.DurationVar(&u.lasts, "for", 0, "stop after this time; with --until ready, that is an error if it is not ready by then")
+	f.DurationVar(&u.lasts, "for", 0, "stop after this time from the call on; with --until ready, that is an error if it is not ready by then")
 	_ = cmd.MarkFlagRequired("repo") // it is a flag of the command
 	return cmd
 }
