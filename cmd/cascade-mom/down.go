@@ -46,8 +46,8 @@ func newDown(p *place) *cobra.Command {
 			if s := status.State; s != nil && s.Version != "" {
 				text += fmt.Sprintf("; saved as version %s at %s", s.Version, s.Address)
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
-			return err
+			fmt.Fprintln(cmd.OutOrStdout(), text) // it has stopped, too, if nobody reads that
+			return nil
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait until it has saved and stopped")

@@ -3,7 +3,11 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -71,6 +75,59 @@ func TestKeepAwake(t *testing.T) {
 		if !signal.Ignored(s) {
 			t.Errorf("%s stops it, and its programs go on or are killed", s)
 		}
+	}
+}
+
+// unread is an output whose reader has ended.
+type unread struct{}
+
+func (unread) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// TestUnread: what was done is done, whoever reads that it was.
+func TestUnread(t *testing.T) {
+	options := func(dir string) mom.Options {
+		return mom.Options{
+			Folder: mom.Folder(dir), Programs: dir, Now: time.Now, Rand: func() float64 { return 0 },
+			Say: func(format string, args ...any) { fmt.Printf(format+"\n", args...) },
+		}
+	}
+	if dir := os.Getenv("MOM_TEST_UNREAD"); dir != "" {
+		ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+		defer stop()
+		if err := mom.Up(ctx, options(dir)); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	u := &up{out: unread{}}
+	if err := u.bringUp(stopped, options(t.TempDir())); err != nil {
+		t.Errorf("up: %v", err)
+	}
+
+	p := &place{name: "mom", dir: t.TempDir()}
+	running := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestUnread$")
+	running.Env = append(os.Environ(), "MOM_TEST_UNREAD="+p.dir)
+	said, err := running.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := running.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// It has no programs, which it says when it tries to start them.
+	if line, err := bufio.NewReader(said).ReadString('\n'); !strings.Contains(line, mom.PlaneProgram) {
+		t.Fatalf("it says %q, %v", line, err)
+	}
+	down := newDown(p)
+	down.SetArgs(nil)
+	down.SetOut(unread{})
+	if err := down.ExecuteContext(t.Context()); err != nil {
+		t.Errorf("down: %v", err)
+	}
+	if err := running.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 }
 
