@@ -49,7 +49,7 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 		if !a.Passing {
 			r.notConnected(metav1.ConditionFalse, reason.Of(a.Err), "%s", a.Err)
 		}
-		return nil, nil, false, ctrl.Result{RequeueAfter: max(l.Wait(), 100*time.Millisecond)}, nil
+		return nil, nil, false, ctrl.Result{RequeueAfter: max(wait, 100*time.Millisecond)}, nil
 	}
 	if id != nil && id.KubeSystemUID != a.Identity {
 		r.identityChanged(a.Identity)

@@ -121,6 +121,9 @@ func apiServers(o *outside) []fixture {
 		f.serve, f.secure = h, true
 		all = append(all, f)
 	}
+	all = append(all,
+		served("switch", "another protocol, which nobody asked for, and nothing", switches("")),
+		served("switch-endless", "the same, and zeros without an end", switches(strings.Repeat("\x00", 1<<16))))
 	for i, f := range all {
 		// A call to an API server has half a minute of its own, and is not the first one.
 		if strings.Contains(f.name, "hang") || strings.Contains(f.name, "drip") {

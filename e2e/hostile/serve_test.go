@@ -55,6 +55,23 @@ func drips(text string) http.HandlerFunc {
 	}
 }
 
+// switches answers that the protocol is another one from now on, which nobody asked for. Then it says a
+// piece over and over, or nothing, until the client hangs up.
+func switches(piece string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, err = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		for piece != "" && err == nil {
+			_, err = io.WriteString(c, piece)
+		}
+		_, _ = io.Copy(io.Discard, c)
+	}
+}
+
 // endless answers with a beginning, and then with a piece over and over.
 func endless(begin, piece string) http.HandlerFunc {
 	piece = strings.Repeat(piece, 1+(1<<16)/len(piece))

@@ -49,6 +49,13 @@ func TestHostileChild(t *testing.T) {
 		"Redirect": {reason: "to another host, without TLS", want: answer.ReasonRedirect, handler: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		}},
+		"Switched": {reason: "another protocol, and silence", want: answer.ReasonNotKubernetes, handler: func(w http.ResponseWriter, _ *http.Request) {
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				defer c.Close()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				_, _ = io.Copy(io.Discard, c) // until the client hangs up
+			}
+		}},
 		"Denied": {reason: "by the flag", want: answer.ReasonAddress, addresses: answer.Addresses{Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 			handler: func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }},
 		"Metadata": {reason: "a kubeconfig that names it", want: answer.ReasonAddress, host: "https://169.254.169.254", handler: func(http.ResponseWriter, *http.Request) {}},

@@ -9,8 +9,9 @@
 // Invariants:
 //
 //   - a link is used by a probe or by a session, never by both: Ask starts a probe
-//     only when it gives out no result, and gives out a result only when no probe runs.
-//     The caller reconciles a child in one goroutine at a time;
+//     only when it gives out no result, and gives out a result only when no probe runs,
+//     but for the error that one has not ended at its time. The caller reconciles a
+//     child in one goroutine at a time;
 //   - a session gives out a connection to write with only after it read the identity
 //     of the child with the credentials that the link has now, and found the recorded
 //     one. Credentials that were read again make it read the identity again;

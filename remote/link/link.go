@@ -29,6 +29,8 @@ type Link struct {
 
 	mu      sync.Mutex
 	probing bool
+	// overdue: the probe that is under way should have ended.
+	overdue bool
 	result  *Result
 	// heard is when the recorded cluster was last heard of; see report.Contact.
 	heard  time.Time

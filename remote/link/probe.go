@@ -23,6 +23,8 @@ import (
 const (
 	// probeTimeout bounds all calls of a probe together.
 	probeTimeout = 25 * time.Second
+	// probeGrace is how long after that a probe may take to end.
+	probeGrace = 5 * time.Second
 	// resultHolds is how long a run may act upon the result of a probe. Runs that wait for
 	// processor time come late, each time: with less, a child that failed while thousands were
 	// seeded was probed again and again, and tried again only when the others were done.
@@ -86,18 +88,24 @@ type Agent struct {
 
 // Ask returns the result of a probe that ended, or starts a probe. Without a result
 // the run ends, and the child is reconciled again when the probe is done, or after
-// wait if that is not zero. While the watch tells that the agent is alive, and what it
-// reported was read, the result needs no probe.
+// wait if that is not zero; after a result with an error the next probe comes after wait.
+// While the watch tells that the agent is alive, and what it reported was read, the result
+// needs no probe. A probe that does not end at its time counts as one that failed, until
+// it ends: what was known before must not stand for as long.
 func (l *Link) Ask(q Request) (a *Result, wait time.Duration) {
 	now := l.pool.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.probing && l.overdue {
+		err := fmt.Errorf("a probe has not ended after %s, and there is no other meanwhile; restart the agent if this stays", probeTimeout+probeGrace)
+		return &Result{At: now, Err: reason.Because(v1alpha1.ReasonUnreachable, err)}, breakPause
+	}
 	if l.probing {
 		return nil, 0
 	}
 	a, l.result = l.result, nil
 	if a != nil && now.Sub(a.At) < resultHolds && (a.Err != nil || l.source == q.Source) {
-		return a, 0
+		return a, l.notBefore.Sub(now)
 	}
 	if wait := l.notBefore.Sub(now); wait > 0 && l.tried == q.Source {
 		return nil, wait
@@ -126,9 +134,23 @@ func (l *Link) answered(q Request, now time.Time) bool {
 func (l *Link) probe(q Request) {
 	ctx, cancel := context.WithTimeout(l.life, probeTimeout)
 	defer cancel()
+	ended := false // guarded by the lock
+	late := time.AfterFunc(probeTimeout+probeGrace, func() {
+		l.mu.Lock()
+		over := !ended && l.life.Err() == nil
+		if over {
+			l.overdue, l.answers, l.broken = true, false, true
+		}
+		l.mu.Unlock()
+		if over {
+			l.pool.Wake(l.key, true)
+		}
+	})
+	defer late.Stop()
 	a := l.runProbe(ctx, q)
 	l.mu.Lock()
-	l.probing, l.result = false, a
+	ended = true
+	l.probing, l.overdue, l.result = false, false, a
 	l.noteContact(q, a)
 	l.mu.Unlock()
 	if l.life.Err() == nil {

@@ -3,9 +3,13 @@ package link
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -41,4 +45,50 @@ func TestUnreadKubeconfig(t *testing.T) {
 	if !n.unread.IsZero() {
 		t.Error("the kubeconfig was read and counts as unread")
 	}
+}
+
+// TestProbeThatDoesNotEnd: what does not end with its context, whatever it is, is no reason to
+// believe for ever what was known before. There is one probe at a time all the same.
+func TestProbeThatDoesNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := NewPool(t.Context(), runtime.NewScheme(), time.Now, func() float64 { return 0.5 })
+		woken := make(chan time.Time, 10)
+		pool.OnProbe(func(types.NamespacedName, bool) { woken <- time.Now() })
+		l := pool.Of(types.NamespacedName{Namespace: "fleet", Name: "a"})
+		defer pool.Forget(l.key)
+		end, reads := make(chan struct{}), 0
+		q := Request{Source: "s1", Recorded: "one", Read: func(context.Context) (*rest.Config, error) {
+			reads++
+			<-end
+			return nil, errors.New("late")
+		}}
+		begun := time.Now()
+		if a, wait := l.Ask(q); a != nil || wait != 0 {
+			t.Fatalf("Ask() = %v, %s, want it to begin a probe", a, wait)
+		}
+		select {
+		case at := <-woken:
+			if took := at.Sub(begun); took != probeTimeout+probeGrace {
+				t.Errorf("the child is reconciled after %s", took)
+			}
+		case <-time.After(time.Hour):
+			t.Error("the child is not reconciled")
+		}
+		for range 2 {
+			if a, wait := l.Ask(q); a == nil || reason.Of(a.Err) != v1alpha1.ReasonUnreachable || a.Passing || wait != breakPause {
+				t.Errorf("Ask() = %+v, %s, want reason %s and a pause", a, wait, v1alpha1.ReasonUnreachable)
+			}
+		}
+		if pool.Broken() != 1 || reads != 1 {
+			t.Errorf("%d children are broken after %d probes, want one and one", pool.Broken(), reads)
+		}
+		close(end)
+		<-woken
+		if a, _ := l.Ask(q); a == nil || !strings.Contains(a.Err.Error(), "late") {
+			t.Errorf("Ask() = %+v after the probe ended, want its result", a)
+		}
+		if a, wait := l.Ask(q); a != nil || wait <= 0 {
+			t.Errorf("Ask() = %+v, %s, want a pause before the next probe", a, wait)
+		}
+	})
 }

@@ -239,6 +239,73 @@ func TestWatchPadding(t *testing.T) {
 	}
 }
 
+// switching answers 101 and keeps the connection, on which it says what it is given, again and
+// again, or nothing. sent counts its bytes, of which there are 64 MiB at most.
+func switching(say []byte, sent *atomic.Int64) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		for len(say) > 0 && sent.Load() < 64<<20 {
+			n, err := c.Write(say)
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+		_, _ = io.Copy(io.Discard, c) // until the client hangs up
+	}
+}
+
+// TestSwitchedProtocols: nobody asks for another protocol. An answer that says so anyway ends the
+// call, which would have no end in bytes or in time, whatever deadline it has.
+func TestSwitchedProtocols(t *testing.T) {
+	for name, say := range map[string][]byte{"Silent": nil, "Endless": make([]byte, 1<<16)} {
+		for by, ask := range map[string]func(context.Context, *httptest.Server) error{
+			"Kubernetes": func(ctx context.Context, s *httptest.Server) error {
+				_, err := clientOf(t, s).CoreV1().Secrets("a").Get(ctx, "b", metav1.GetOptions{})
+				if err != nil && reasonOf(err) != answer.ReasonNotKubernetes {
+					t.Errorf("%s: got %v, want reason %s", name, err, answer.ReasonNotKubernetes)
+				}
+				return err
+			},
+			"HTTP": func(ctx context.Context, s *httptest.Server) error {
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+				if err != nil {
+					return err
+				}
+				response, err := (&http.Client{Transport: answer.Over(s.Client().Transport.(*http.Transport))}).Do(r)
+				if err == nil {
+					_, _ = io.ReadAll(response.Body)
+					_ = response.Body.Close()
+				}
+				return err
+			},
+		} {
+			t.Run(name+"/"+by, func(t *testing.T) {
+				var sent atomic.Int64
+				s := httptest.NewTLSServer(switching(say, &sent))
+				defer s.Close()
+				ended := make(chan error, 1)
+				go func() { ended <- ask(t.Context(), s) }()
+				select {
+				case err := <-ended:
+					if err == nil || !strings.Contains(err.Error(), "101") {
+						t.Errorf("got %v", err)
+					}
+				case <-time.After(20 * time.Second):
+					t.Fatal("the call does not end")
+				}
+				if got := sent.Load(); got >= 64<<20 {
+					t.Errorf("the server got rid of %d bytes", got)
+				}
+			})
+		}
+	}
+}
+
 func TestRedirectsAreRefused(t *testing.T) {
 	var reached atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -4,6 +4,7 @@
 // broken, or no API server at all. client-go reads whatever it sends into memory,
 // inflates it first, follows its redirects and quotes its errors. This package stands
 // between client-go and the network, in one place that every connection goes through.
+// For clients of other servers it has a transport whose answers end.
 //
 // Invariants:
 //
@@ -11,6 +12,7 @@
 //     may have fails before the rest of it is read;
 //   - no call waits without end: one that comes without a deadline gets one. A watch
 //     has none; each of its events has a bound instead;
+//   - no server changes the protocol: what would follow has no deadline and no bound;
 //   - no redirect is followed, so that a credential goes to the address that it was
 //     given for and nowhere else;
 //   - what an address that a stranger named answers does not come back in words of its

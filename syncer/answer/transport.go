@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -49,6 +50,36 @@ func Bound(next http.RoundTripper, limits Limits, prefix string) http.RoundTripp
 	return &bounded{next: next, limits: limits, prefix: prefix}
 }
 
+// Transport is an http.Transport whose answers end with their requests. Every client of a server
+// that may be hostile has one, unless Bound does the same. It is safe for concurrent use.
+type Transport struct{ *http.Transport }
+
+// Over returns a transport that uses t.
+func Over(t *http.Transport) Transport { return Transport{t} }
+
+// RoundTrip implements http.RoundTripper.
+func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.Transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := switched(response); err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
+// switched is an error, and ends the connection, if the server changed the protocol. net/http hands
+// the bare connection over as the body then, whether the request asked for that or not: it has no
+// end, and neither the context of the request nor the time limit of a client reaches it.
+func switched(response *http.Response) error {
+	if response.StatusCode != http.StatusSwitchingProtocols {
+		return nil
+	}
+	_ = response.Body.Close()
+	return errors.New("the server answers 101 and changes the protocol, which nobody asked for; name another server, or correct it")
+}
+
 // bounded is safe for concurrent use.
 type bounded struct {
 	next   http.RoundTripper
@@ -80,8 +111,11 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body = http.NoBody
 	}
 	response.Body = &ending{response.Body, cancel}
+	if err := switched(response); err != nil {
+		return nil, &Error{ReasonNotKubernetes, err.Error()}
+	}
 	switch code := response.StatusCode; {
-	case code == http.StatusNotModified || code == http.StatusSwitchingProtocols:
+	case code == http.StatusNotModified:
 		return response, nil
 	case code == http.StatusMovedPermanently, code == http.StatusFound, code == http.StatusSeeOther,
 		code == http.StatusTemporaryRedirect, code == http.StatusPermanentRedirect:
