@@ -123,6 +123,7 @@ func gitServers(o *outside) []fixture {
 		gitServer("hang", "no answer", hangs),
 		gitServer("hang-after-headers", "headers, and then nothing", begins("001e#")),
 		gitServer("hang-in-pack", "half of a pack, and then nothing", gitOf(usual, begins(nak+pkt("\x01PACK\x00\x00\x00\x02\x00\x00\x00\x01")))),
+		gitServer("switch", "another protocol, which nobody asked for, and nothing", switches("")),
 		gitServer("drip", "a byte each 100 ms", drips(advertised(someCommit))),
 		gitServer("drip-pack", "a pack of a byte each 100 ms", gitOf(usual, drips("0005\x02"))),
 		gitServer("headers", "a hundred thousand headers", headers),

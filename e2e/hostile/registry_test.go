@@ -136,6 +136,7 @@ func registries(o *outside) []fixture {
 		ociOf("tags-noise", "tags that are no versions, and no tags", partly("/tags/list", text(`{"tags":["\u001b[2J","../..","9999999999999999999999.0.0"]}`)), semver),
 		ociOf("redirect", "everything is at another host, which would get the login", leads(http.StatusTemporaryRedirect, o.other.url()), ""),
 		ociOf("hang", "no answer", hangs, ""),
+		ociOf("switch", "another protocol, which nobody asked for, and nothing", switches(""), ""),
 		ociOf("drip", "a byte each 100 ms", drips("{"), ""),
 		ociOf("retry-after", "429, to come again in thirty years", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "999999999")

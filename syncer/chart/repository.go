@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -157,7 +158,7 @@ func (r Repository) client(own *url.URL) (*http.Client, error) {
 	if len(files[0]) > 0 && !pool.AppendCertsFromPEM(files[0]) {
 		return nil, failf(source.ReasonAuthenticationFailed, "cannot use ca.crt: it has no PEM certificate")
 	}
-	t := &http.Transport{
+	t := answer.Over(&http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: 20 * time.Second}).DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool},
@@ -169,7 +170,7 @@ func (r Repository) client(own *url.URL) (*http.Client, error) {
 		// A chart is served as it is: what a server calls compressed is its
 		// content.
 		DisableCompression: true,
-	}
+	})
 	c := &credentialed{own: own, username: string(r.Secret["username"]), password: string(r.Secret["password"]), all: r.PassCredentials, home: t, abroad: t}
 	if (c.username == "") != (c.password == "") {
 		return nil, failf(source.ReasonAuthenticationFailed, "cannot use the credential: the Secret needs username and password")
@@ -184,8 +185,9 @@ func (r Repository) client(own *url.URL) (*http.Client, error) {
 		if err != nil {
 			return nil, failf(source.ReasonAuthenticationFailed, "cannot use tls.crt and tls.key: they are not a PEM key pair")
 		}
-		c.home = t.Clone()
-		c.home.TLSClientConfig.Certificates = []tls.Certificate{pair}
+		known := t.Clone()
+		known.TLSClientConfig.Certificates = []tls.Certificate{pair}
+		c.home = answer.Over(known)
 	}
 	return &http.Client{
 		Transport: c,
@@ -208,7 +210,7 @@ type credentialed struct {
 	username, password string
 	all                bool
 	// home has the client's certificate, abroad has not.
-	home, abroad *http.Transport
+	home, abroad answer.Transport
 }
 
 func (c *credentialed) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -44,13 +44,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // newHTTPClient is explicit because the process denies the default transport
 // to whoever takes it unasked. Every answer is waited for within a bound.
 func newHTTPClient() *http.Client {
-	return &http.Client{Timeout: keyServiceTime, Transport: &http.Transport{
+	return &http.Client{Timeout: keyServiceTime, Transport: answer.Over(&http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 		ForceAttemptHTTP2:     true,
@@ -58,7 +59,7 @@ func newHTTPClient() *http.Client {
 		ResponseHeaderTimeout: keyServiceTime,
 		IdleConnTimeout:       30 * time.Second,
 		MaxIdleConnsPerHost:   2,
-	}}
+	})}
 }
 
 // identity are the options of a token for the Kustomization's service account,
@@ -310,10 +311,10 @@ func (d *Decryptor) vault(ctx context.Context, key *keyservice.VaultKey, ciphert
 // vaultHTTP is a client of its own: Vault's library changes the one it is given.
 func (d *Decryptor) vaultHTTP() *http.Client {
 	own := *d.options.HTTP
-	if transport, ok := own.Transport.(*http.Transport); ok {
-		transport = transport.Clone()
+	if shared, ok := own.Transport.(answer.Transport); ok {
+		transport := shared.Clone()
 		transport.DisableKeepAlives = true // it lives for one call
-		own.Transport = transport
+		own.Transport = answer.Over(transport)
 	}
 	return &own
 }

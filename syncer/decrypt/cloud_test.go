@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -166,6 +167,18 @@ func TestVault(t *testing.T) {
 		if _, err := d.File(ctx, "a.yaml", seal(t, formats.Yaml, "user: admin\n", vaultKey(s.URL))); err == nil || !strings.Contains(err.Error(), "context canceled") {
 			t.Errorf("the caller's context does not end the call: %v", err)
 		}
+	})
+	t.Run("Switched", func(t *testing.T) {
+		// What follows this answer has no end, and no time limit reaches it.
+		switches := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				defer c.Close()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				_, _ = io.Copy(io.Discard, c) // until the client hangs up
+			}
+		}))
+		defer switches.Close()
+		check(t, open(t, map[string]string{vaultTokenKey: "secret-token", vaultAddressKey: switches.URL}, Options{}), vaultKey(switches.URL), "the server answers 101")
 	})
 	t.Run("ServiceAccount", func(t *testing.T) {
 		servers := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "vaults"},

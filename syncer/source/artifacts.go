@@ -15,6 +15,8 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 // ReasonArtifactFailed: an artifact that another controller stored cannot be
@@ -72,7 +74,7 @@ func NewArtifacts(dir string, maxBytes int64) *Artifacts {
 		dir: dir, host: os.Getenv("SOURCE_CONTROLLER_LOCALHOST"), timeout: artifactTimeout, silence: artifactSilence,
 		limits: limits{packBytes: maxBytes, inflatedBytes: MaxInflatedBytes, entriesMost: MaxEntries},
 		client: &http.Client{
-			Transport: &http.Transport{
+			Transport: answer.Over(&http.Transport{
 				Proxy:                  http.ProxyFromEnvironment,
 				DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 				TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
@@ -81,7 +83,7 @@ func NewArtifacts(dir string, maxBytes int64) *Artifacts {
 				MaxResponseHeaderBytes: 64 << 10,
 				MaxIdleConnsPerHost:    4,
 				IdleConnTimeout:        30 * time.Second,
-			},
+			}),
 			CheckRedirect: func(req *http.Request, via []*http.Request) error {
 				if req.URL.Host != via[0].URL.Host || len(via) >= 5 {
 					return errors.New("redirect refused")

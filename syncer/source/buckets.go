@@ -20,6 +20,8 @@ import (
 	"github.com/fluxcd/pkg/sourceignore"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 // MaxObjects bounds the objects of a bucket that are listed.
@@ -196,10 +198,10 @@ func (o BucketOrigin) open(ctx context.Context) (bucket, error) {
 }
 
 // transport to the server.
-func (o BucketOrigin) transport() (*http.Transport, error) {
+func (o BucketOrigin) transport() (answer.Transport, error) {
 	config, err := tlsConfig(o.Certificates)
 	if err != nil {
-		return nil, err
+		return answer.Transport{}, err
 	}
 	proxy := http.ProxyFromEnvironment
 	if o.Proxy != nil {

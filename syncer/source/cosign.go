@@ -145,7 +145,7 @@ func (i *Images) trusted(ctx context.Context, r *registry, v ImageVerification) 
 	if u, err := url.Parse(log); err != nil || u.Host == "" {
 		return nil, nil, errors.New("the address of the log in trusted_root.json is not a URL")
 	}
-	config := r.guard.inner.(*http.Transport).TLSClientConfig.Clone()
+	config := r.guard.inner.TLSClientConfig.Clone()
 	config.InsecureSkipVerify = false
 	client, err := rekorclient.GetRekorClient(log, rekorclient.WithUserAgent("cascade"), rekorclient.WithTLSConfig(config))
 	if err != nil {

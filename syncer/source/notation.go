@@ -56,7 +56,7 @@ func notate(ctx context.Context, r *registry, at name.Digest, v ImageVerificatio
 	if err != nil {
 		return false, err
 	}
-	outside := transportTo(nil, r.guard.inner.(*http.Transport).Proxy)
+	outside := transportTo(nil, r.guard.inner.Proxy)
 	defer outside.CloseIdleConnections()
 	options, err := revocations(outside)
 	if err != nil {
@@ -88,7 +88,7 @@ func notate(ctx context.Context, r *registry, at name.Digest, v ImageVerificatio
 }
 
 // revocations asks the authorities of certificates, by a client of this package.
-func revocations(outside *http.Transport) (verifier.VerifierOptions, error) {
+func revocations(outside http.RoundTripper) (verifier.VerifierOptions, error) {
 	var options verifier.VerifierOptions
 	lists, err := crl.NewHTTPFetcher(&http.Client{Transport: modest{inner: outside}, Timeout: 5 * time.Second})
 	if err != nil {

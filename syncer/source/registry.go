@@ -26,6 +26,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 // ImageOrigin is a repository of images in a registry and the credential it is
@@ -192,8 +194,8 @@ func (o ImageOrigin) open(repo name.Repository, auth authn.Authenticator) (*regi
 
 // transportTo is a transport of its own. How long an answer may take is the matter of the context: its
 // deadline is spec.timeout.
-func transportTo(config *tls.Config, proxy func(*http.Request) (*url.URL, error)) *http.Transport {
-	return &http.Transport{
+func transportTo(config *tls.Config, proxy func(*http.Request) (*url.URL, error)) answer.Transport {
+	return answer.Over(&http.Transport{
 		Proxy:                  proxy,
 		DialContext:            (&net.Dialer{Timeout: 20 * time.Second}).DialContext,
 		TLSClientConfig:        config,
@@ -202,7 +204,7 @@ func transportTo(config *tls.Config, proxy func(*http.Request) (*url.URL, error)
 		// A fetch makes a few requests in a row, and the next one comes after minutes.
 		MaxIdleConnsPerHost: 4,
 		IdleConnTimeout:     10 * time.Second,
-	}
+	})
 }
 
 // Bounds of what a registry answers beside the content of layers.
@@ -240,7 +242,7 @@ var errPlain = errors.New("plain HTTP is refused; set spec.insecure to allow it"
 // guard is between a library and a registry, which may be hostile: it keeps the
 // credential at the registry's own site, and answers small.
 type guard struct {
-	inner http.RoundTripper
+	inner answer.Transport
 	// host of the registry, with a port if it is not the scheme's.
 	host     string
 	insecure bool

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -662,6 +664,73 @@ func TestDeadline(t *testing.T) {
 	}()
 	if _, err := mirrors(t).Fetch(ctx, Origin{URL: tarpit.URL + "/x"}, onMain, Options{}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Fetch() = %v, want it to end with its context", err)
+	}
+}
+
+// switched ends a test in which a server that switches protocols holds what asks it.
+func switched(t *testing.T, ask func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- ask(ctx) }()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "101") {
+			t.Errorf("got %v, want an error that tells of 101", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not end")
+	}
+}
+
+// TestSwitchedProtocols: a server that answers 101 and says nothing more, over a connection that no
+// deadline reaches, holds nothing and nobody else. Where an operation has several requests, each of
+// them may be the one.
+func TestSwitchedProtocols(t *testing.T) {
+	var part atomic.Value // of the path of the request that is answered so
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Path, part.Load().(string)) {
+			_, _ = io.WriteString(w, "{}")
+			return
+		}
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = io.Copy(io.Discard, c) // until the client hangs up
+	}))
+	defer s.Close()
+	part.Store("/")
+	m := mirrors(t)
+	for range 2 {
+		// The second one needs the turn of the first.
+		switched(t, func(ctx context.Context) error {
+			_, err := m.Fetch(ctx, Origin{URL: s.URL + "/x"}, onMain, Options{}, nil)
+			return err
+		})
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logins, err := NewLogins(10, time.Hour, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switched(t, func(ctx context.Context) error {
+		_, err := logins.GitHubApp(ctx, s.URL+"/x", map[string][]byte{"githubAppID": []byte("7"), "githubAppInstallationID": []byte("42"), "githubAppBaseURL": []byte(s.URL),
+			"githubAppPrivateKey": pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})}, nil)
+		return err
+	})
+	for _, at := range []string{"/v2/", "/manifests/"} {
+		part.Store(at)
+		switched(t, func(ctx context.Context) error {
+			_, err := NewImages(t.TempDir(), 1<<20, time.Now).Resolve(ctx, ImageOrigin{URL: "oci://" + strings.TrimPrefix(s.URL, "http://") + "/org/app", Insecure: true}, ImageReference{Tag: "latest"}, "")
+			return err
+		})
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	vaultapi "github.com/hashicorp/vault/api"
+
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 const (
@@ -72,7 +74,7 @@ type tooLargeError struct{}
 func (*tooLargeError) Error() string { return "the answer is too large" }
 
 // bounded is a transport whose answers have a bound.
-type bounded struct{ next *http.Transport }
+type bounded struct{ next answer.Transport }
 
 // RoundTrip implements http.RoundTripper.
 func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -125,7 +127,7 @@ func (c *Clients) client(s Server, certificate *tls.Certificate) (*vaultapi.Clie
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
-	transport := &http.Transport{
+	transport := answer.Over(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, ForceAttemptHTTP2: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -134,7 +136,7 @@ func (c *Clients) client(s Server, certificate *tls.Certificate) (*vaultapi.Clie
 		},
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: callTimeout, MaxResponseHeaderBytes: mostHeader,
 		DisableKeepAlives: true, // a session makes one call in minutes
-	}
+	})
 	client, err := vaultapi.NewClient(&vaultapi.Config{
 		Address: strings.TrimSuffix(s.Address, "/"), HttpClient: &http.Client{Transport: &bounded{transport}},
 		Timeout: callTimeout, DisableRedirects: true, CheckRetry: never,

@@ -143,6 +143,13 @@ func TestHostileServers(t *testing.T) {
 		"Redirect": {"a login is not sent on", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://203.0.113.1/", http.StatusTemporaryRedirect)
 		}, vault.Refused},
+		"Switched": {"one that changes the protocol, which nobody asked for, and says nothing more", func(w http.ResponseWriter, _ *http.Request) {
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				defer c.Close()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				_, _ = io.Copy(io.Discard, c) // until the client hangs up
+			}
+		}, vault.Unreachable},
 		"Failing":   {"a server that fails is asked again", status(500), vault.Unreachable},
 		"Sealed":    {"a sealed one, too", status(503), vault.Unreachable},
 		"Throttled": {"one that has too much to do", status(429), vault.Unreachable},
