@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
+
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 const (
@@ -54,11 +56,11 @@ type issuer struct {
 func NewIssuers(now func() time.Time) *Issuers {
 	return &Issuers{now: now, known: map[string]*issuer{}, client: &http.Client{
 		Timeout: issuerTimeout,
-		Transport: boundedBody{&http.Transport{
+		Transport: boundedBody{answer.Over(&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: issuerTimeout}).DialContext,
 			TLSHandshakeTimeout: issuerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: 64 << 10,
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-		}},
+		})},
 	}}
 }
 

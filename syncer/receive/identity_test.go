@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -127,6 +128,13 @@ func TestBadIssuers(t *testing.T) {
 		"Down": {"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }},
 		"Endless": {"more than it may say", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"issuer":"` + strings.Repeat("a", 2*mostAnswer)))
+		}},
+		"Switched": {"another protocol that nobody asked for, and then nothing, to which no time limit reaches", func(w http.ResponseWriter, _ *http.Request) {
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				defer c.Close()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				_, _ = io.Copy(io.Discard, c) // until the client hangs up
+			}
 		}},
 		"Another": {"the name of another", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"issuer":"https://accounts.google.com"}`))

@@ -298,6 +298,17 @@ func TestProvidersThatFail(t *testing.T) {
 				}
 			}, requests: attempts, event: ReasonUnreachable,
 		},
+		"Switched": {
+			reason: "another protocol that nobody asked for, and then nothing, to which spec.timeout does not reach",
+			answer: func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := w.(http.Hijacker).Hijack()
+				if err == nil {
+					defer conn.Close()
+					fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+					_, _ = io.Copy(io.Discard, conn) // until the client hangs up
+				}
+			}, timeout: time.Second, requests: attempts, event: ReasonUnreachable,
+		},
 		"LinkLocal": {reason: "a metadata service is no Provider", address: "http://169.254.169.254/latest", requests: 0, event: ReasonAddressRefused},
 		"NoURL":     {reason: "an address without a scheme", address: password, requests: 0, event: "InvalidProvider"},
 	} {

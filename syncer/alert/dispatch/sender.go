@@ -96,7 +96,7 @@ func (s *Senders) client(config *tls.Config, proxy *url.URL) *http.Client {
 	}
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
+		Transport: answer.Over(&http.Transport{
 			Proxy: func(r *http.Request) (*url.URL, error) {
 				// A proxy makes the connection, so that only what is written can be checked.
 				if err := s.Addresses.Check(r.URL.String()); err != nil {
@@ -108,7 +108,7 @@ func (s *Senders) client(config *tls.Config, proxy *url.URL) *http.Client {
 			MaxIdleConns: 2, MaxIdleConnsPerHost: 2, IdleConnTimeout: 2 * linger, MaxResponseHeaderBytes: mostAnswer,
 			// An answer is bounded as it comes, not as it is packed.
 			DisableCompression: true,
-		},
+		}),
 	}
 }
 
