@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"crypto"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	openapi "github.com/go-openapi/runtime"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -147,11 +149,34 @@ func (i *Images) trusted(ctx context.Context, r *registry, v ImageVerification) 
 	}
 	config := r.guard.inner.TLSClientConfig.Clone()
 	config.InsecureSkipVerify = false
-	client, err := rekorclient.GetRekorClient(log, rekorclient.WithUserAgent("cascade"), rekorclient.WithTLSConfig(config))
+	client, err := logAt(log, config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot ask the log of signatures: %w", err)
+		return nil, nil, err
 	}
 	return trusted, client, nil
+}
+
+// logAt is a log of signatures, whose address may be a tenant's.
+func logAt(address string, config *tls.Config) (*rekor.Rekor, error) {
+	client, err := rekorclient.GetRekorClient(address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask the log of signatures: %w", err)
+	}
+	client.SetTransport(asking{client.Transport, &http.Client{Transport: modest{inner: transportTo(config, http.ProxyFromEnvironment)}}})
+	return client, nil
+}
+
+// asking has a library send its requests by a client of this package, whose answers have bounds. Those of
+// its own have none.
+type asking struct {
+	openapi.ClientTransport
+	by *http.Client
+}
+
+// Submit implements openapi.ClientTransport.
+func (a asking) Submit(operation *openapi.ClientOperation) (any, error) {
+	operation.Client = a.by
+	return a.ClientTransport.Submit(operation)
 }
 
 // bundles that refer to an image. Referrers that are no bundles are skipped.
