@@ -412,6 +412,27 @@ func (p Plan) Hold() *v1alpha1.HeldPrune {
 	return hold
 }
 
+// mostKept bounds the record of what is kept.
+const mostKept = 20
+
+// Kept is the record of objects that are deleted later without a person: with their Cluster,
+// or after another one; nil if there are none. Equal objects make an equal record.
+func Kept(entries []Entry) *v1alpha1.HeldKept {
+	if len(entries) == 0 {
+		return nil
+	}
+	objects := make([]string, 0, len(entries))
+	for _, e := range entries {
+		objects = append(objects, e.String())
+	}
+	slices.Sort(objects)
+	objects = slices.Compact(objects)
+	return &v1alpha1.HeldKept{Objects: objects[:min(len(objects), mostKept)]}
+}
+
+// Kept is the record of what the plan keeps without a person.
+func (p Plan) Kept() *v1alpha1.HeldKept { return Kept(slices.Concat(p.OfCluster, p.Queued)) }
+
 // Undecided reports whether the owner's last plan was held and nobody has decided.
 // blocked: the owner's status says that deletes are held. hold is the status's record
 // of them. If it is nil, the plan is not known, and so nobody has decided about it.

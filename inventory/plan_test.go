@@ -468,6 +468,21 @@ func TestPlanPrune(t *testing.T) {
 	}
 }
 
+// TestKept: the record of what goes later is the same for the same objects, and bounded.
+func TestKept(t *testing.T) {
+	if got := (Plan{Protected: []Entry{configMap}, Waiting: []Entry{configMap}}).Kept(); got != nil {
+		t.Errorf("nothing goes later, and %v is on record", got)
+	}
+	entries, _ := configMaps(mostKept + 5)
+	queued, parts := entries[:1], entries[1:]
+	first := Plan{OfCluster: parts, Queued: queued}.Kept()
+	parts = slices.Clone(parts)
+	slices.Reverse(parts)
+	if again := (Plan{OfCluster: parts, Queued: queued}).Kept(); len(first.Objects) != mostKept || !slices.Equal(first.Objects, again.Objects) || !slices.IsSorted(first.Objects) {
+		t.Errorf("on record is %v, and in another order %v", first, again)
+	}
+}
+
 func TestShrinkGuard(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string

@@ -25,6 +25,10 @@ type Held struct {
 	// the condition HandOverPending.
 	// +optional
 	HandOver *HandOver `json:"handOver,omitempty"`
+	// Kept are objects that nobody has to decide about, and that are deleted later all the
+	// same. Kustomizations and HelmReleases have it.
+	// +optional
+	Kept *HeldKept `json:"kept,omitempty"`
 	// Removal is the removal of a layer from many children that waits. It is there as long
 	// as the reason RemovalHeld.
 	// +optional
@@ -61,6 +65,17 @@ type HeldPrune struct {
 	// Holding is how many Layers are being deleted and wait for an approval of their own.
 	// +optional
 	Holding int32 `json:"holding,omitempty"`
+}
+
+// HeldKept are objects that are not declared any more and go with a Cluster that exists, or
+// Clusters that go when another one is gone.
+type HeldKept struct {
+	// Objects as Kind/namespace/name, in the order of the alphabet. When these are gone, the
+	// next are named.
+	// +kubebuilder:validation:MaxItems=20
+	// +listType=atomic
+	// +optional
+	Objects []string `json:"objects,omitempty"`
 }
 
 // HeldCreate are Clusters that are not created, lest they be built twice.

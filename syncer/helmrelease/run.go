@@ -47,6 +47,9 @@ type run struct {
 	firstSync firstsync.Keeper
 	// outcome is what apply or uninstall held back; nil before that.
 	outcome *release.Outcome
+	// kept is told by apply or uninstall, if they judged what goes later: judged.
+	kept   *v1alpha1.HeldKept
+	judged bool
 	// outstanding: what the request to reconcile asks for was not come to: set by find, if there
 	// is nothing to look at yet, and by apply.
 	outstanding bool
@@ -55,6 +58,9 @@ type run struct {
 // held is what the object holds: what was on record, or what apply held back by now.
 func (run *run) held() v1alpha1.Held {
 	held, _ := v1alpha1.HeldOf(run.Obj)
+	if run.judged {
+		held.Kept = run.kept
+	}
 	if run.outcome == nil {
 		return held
 	}
@@ -64,6 +70,9 @@ func (run *run) held() v1alpha1.Held {
 	}
 	return held
 }
+
+// keep takes in what goes later without a person.
+func (run *run) keep(kept *v1alpha1.HeldKept) { run.kept, run.judged = kept, true }
 
 // noteRevision writes down at which revision of its Rollout the release is complete, after the
 // status that says so. What the release was made of, values included, was read after the mark
@@ -116,7 +125,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 	outcome, err := r.Releases.Sync(ctx, release.Request{
 		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Cluster: run.cluster, Local: obj.Spec.KubeConfig == nil, Redact: run.redact, Log: log.FromContext(ctx),
 		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write,
-		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), r.applied(ctx, run)), HandOver: run.held().HandOver,
+		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), r.applied(ctx, run)), HandOver: run.held().HandOver, Keep: run.keep,
 	})
 	// What is stalled waits for a change of the object, which is tried without a request.
 	run.outstanding = !outcome.Stalled && outstanding(obj)

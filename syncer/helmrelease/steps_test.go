@@ -509,19 +509,25 @@ func TestApplyStep(t *testing.T) {
 		observed int64
 		after    time.Duration
 		clusters int
+		keeps    *v1alpha1.HeldKept
 	}{
-		"Done":     {"it is as asked for", release.Outcome{}, nil, 1, time.Hour, 0},
-		"Again":    {"another action follows, after the pause of the queue", release.Outcome{Again: true}, nil, 0, 0, 0},
-		"After":    {"a failure is tried again when its strategy says", release.Outcome{After: time.Minute}, nil, 1, time.Minute, 0},
-		"Stalled":  {"only a change of the object helps", release.Outcome{Stalled: true}, nil, 1, 0, 0},
-		"Held":     {"a person has to decide about a deletion", release.Outcome{Held: true}, nil, 1, time.Hour, 0},
-		"Creation": {"a person has to decide about Clusters", release.Outcome{Creation: held}, nil, 0, heldPoll, 1},
-		"Refused":  {"what its Cluster runs may change without an event", release.Outcome{Refused: true}, nil, 0, heldPoll, 0},
-		"Error":    {"the API server did not answer", release.Outcome{}, errors.New("no answer"), 0, 0, 0},
+		"Done":      {"it is as asked for", release.Outcome{}, nil, 1, time.Hour, 0, nil},
+		"Again":     {"another action follows, after the pause of the queue", release.Outcome{Again: true}, nil, 0, 0, 0, nil},
+		"After":     {"a failure is tried again when its strategy says", release.Outcome{After: time.Minute}, nil, 1, time.Minute, 0, nil},
+		"Stalled":   {"only a change of the object helps", release.Outcome{Stalled: true}, nil, 1, 0, 0, nil},
+		"Held":      {"a person has to decide about a deletion", release.Outcome{Held: true}, nil, 1, time.Hour, 0, nil},
+		"Creation":  {"a person has to decide about Clusters", release.Outcome{Creation: held}, nil, 0, heldPoll, 1, nil},
+		"Refused":   {"what its Cluster runs may change without an event", release.Outcome{Refused: true}, nil, 0, heldPoll, 0, nil},
+		"Kept":      {"parts of Clusters that exist stay until those are gone", release.Outcome{}, nil, 1, time.Hour, 0, &v1alpha1.HeldKept{Objects: []string{"Secret/fleet/keys"}}},
+		"KeptFails": {"the same, and the next delete failed", release.Outcome{}, errors.New("no answer"), 0, 0, 0, &v1alpha1.HeldKept{Objects: []string{"Secret/fleet/keys"}}},
+		"Error":     {"the API server did not answer", release.Outcome{}, errors.New("no answer"), 0, 0, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(nil))
-			s.helm.sync = func(context.Context, release.Request) (release.Outcome, error) {
+			s.helm.sync = func(_ context.Context, req release.Request) (release.Outcome, error) {
+				if tc.keeps != nil {
+					req.Keep(tc.keeps)
+				}
 				if tc.outcome.Creation.Blocked() {
 					s.Obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld}}
 				}
@@ -535,7 +541,7 @@ func TestApplyStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			on, _ := v1alpha1.HeldOf(s.Obj)
-			if (on.Create != nil) != (tc.clusters > 0) {
+			if (on.Create != nil) != (tc.clusters > 0) || (on.Kept != nil) != (tc.keeps != nil) {
 				t.Errorf("%s: on record is %v", tc.reason, s.Obj.Annotations)
 			}
 		})

@@ -89,7 +89,7 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	}
 	outcome, err := r.Releases.Uninstall(ctx, release.Request{
 		Object: obj, Cluster: cluster, Save: run.Write, Log: log.FromContext(ctx),
-		Claimed: r.Claims.Except(obj, at, claim.Applied{}), HandOver: run.held().HandOver,
+		Claimed: r.Claims.Except(obj, at, claim.Applied{}), HandOver: run.held().HandOver, Keep: run.keep,
 	})
 	if err == nil {
 		run.outcome = &outcome

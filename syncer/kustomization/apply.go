@@ -45,6 +45,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	sync, err := r.applierOf(run).Sync(ctx, []apply.Phase{{Objects: run.rendering.Objects}}, r.options(ctx, run, owned, record))
 	run.sync = &sync
 	run.attempted(err)
+	run.keeps(sync, err)
 	err = mask.Error(err, run.sensitive())
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)

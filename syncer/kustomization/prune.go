@@ -140,6 +140,7 @@ func (r *Reconciler) pruneAt(ctx context.Context, run *run, ref target.Ref, o ap
 		old.memo = r.Memo
 	}
 	res, err := r.applierOf(&old).Remove(ctx, owned, o)
+	run.keeps(res, err)
 	if err != nil {
 		return apply.Result{}, err
 	}

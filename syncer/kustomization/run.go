@@ -82,6 +82,14 @@ func newRun(record *status.Record[*kustomizev1.Kustomization], known *progress, 
 	}
 }
 
+// keeps takes in what a plan keeps for later. A plan that does not say what is deleted, or
+// that a failure may have cut short, takes nothing off the record.
+func (run *run) keeps(res apply.Result, err error) {
+	if kept := res.Plan.Kept(); kept != nil || err == nil && !res.Plan.Superseded && !res.Creation.Blocked() {
+		run.held.Kept = kept
+	}
+}
+
 // sensitive are values that no message may have: of variables from Secrets, and what was
 // decrypted.
 func (run *run) sensitive() []string {

@@ -907,6 +907,14 @@ func TestApplyStep(t *testing.T) {
 			r.Plan, r.HandOver = inventory.Plan{HandOver: []inventory.Entry{b}, NewOwner: "Kustomization/x/y"}, waiting
 			return nil
 		}, want{goes: true, says: "Unknown/Progressing", events: 1}, v1alpha1.Held{HandOver: waiting}},
+		"Kept": {"parts of Clusters that exist, and Clusters whose turn comes: no person is needed, and whoever applies this next has to know", func(r *apply.Result) error {
+			r.Plan = inventory.Plan{OfCluster: []inventory.Entry{b}, Queued: []inventory.Entry{a}}
+			return nil
+		}, want{goes: true, says: "Unknown/Progressing"}, v1alpha1.Held{Kept: &v1alpha1.HeldKept{Objects: []string{a.String(), b.String()}}}},
+		"KeptUnpruned": {"the same where another delete fails", func(r *apply.Result) error {
+			r.Plan = inventory.Plan{OfCluster: []inventory.Entry{b}}
+			return &apply.PruneError{Err: errors.New("denied")}
+		}, want{says: "False/PruneFailed", after: time.Minute, events: 1}, v1alpha1.Held{Kept: &v1alpha1.HeldKept{Objects: []string{b.String()}}}},
 		"Superseded": {"a newer revision is there: that one is applied", func(r *apply.Result) error { r.Plan.Superseded = true; return nil },
 			want{says: "Unknown/Progressing", after: time.Second}, v1alpha1.Held{}},
 		"Creation": {"a person has to decide about Clusters", func(r *apply.Result) error {
@@ -948,6 +956,45 @@ func TestApplyStep(t *testing.T) {
 				t.Errorf("%s: on record is %v, want %v", tc.reason, s.Obj.Annotations, tc.hold)
 			}
 		})
+	}
+}
+
+// TestKeptStays: what goes with a Cluster is on record until a plan says that it is gone, and is
+// written when it changes only.
+func TestKeptStays(t *testing.T) {
+	a, b := entry("a"), entry("b")
+	s := take(t, shop(nil))
+	s.run.rendering = &render.Rendering{Digest: "sha256:x"}
+	s.run.cluster = s.Targets.Local
+	for _, step := range []struct {
+		reason string
+		plan   inventory.Plan
+		err    error
+		want   string
+		same   bool
+	}{
+		{"parts of a Cluster are not declared any more", inventory.Plan{OfCluster: []inventory.Entry{b, a}}, nil, "Deployment/x/a Deployment/x/b", false},
+		{"nothing changed", inventory.Plan{OfCluster: []inventory.Entry{a, b}}, nil, "Deployment/x/a Deployment/x/b", true},
+		{"nothing is known of them", inventory.Plan{}, errors.New("denied"), "Deployment/x/a Deployment/x/b", true},
+		{"the next plan decides", inventory.Plan{Superseded: true}, nil, "Deployment/x/a Deployment/x/b", true},
+		{"one is gone", inventory.Plan{OfCluster: []inventory.Entry{b}}, nil, "Deployment/x/b", false},
+		{"all are gone", inventory.Plan{}, nil, "", false},
+	} {
+		s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+			return apply.Result{Changes: ssa.NewChangeSet(), Plan: step.plan}, step.err
+		}
+		s.Reconciler.apply(t.Context(), s.run)
+		before := s.Obj.ResourceVersion
+		if err := s.WriteHeld(t.Context(), s.run.held); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		if held, _ := v1alpha1.HeldOf(s.Obj); held.Kept != nil {
+			got = held.Kept.Objects
+		}
+		if strings.Join(got, " ") != step.want || (s.Obj.ResourceVersion == before) != step.same {
+			t.Errorf("%s: on record is %v, version %s after %s", step.reason, s.Obj.Annotations, s.Obj.ResourceVersion, before)
+		}
 	}
 }
 
@@ -1123,6 +1170,8 @@ func TestPruneStep(t *testing.T) {
 	handing := left
 	handing.Plan = inventory.Plan{HandOver: []inventory.Entry{a}, NewOwner: "Kustomization/x/y"}
 	handing.HandOver = &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon)}
+	parts := left
+	parts.Plan = inventory.Plan{OfCluster: []inventory.Entry{a}}
 	shared := left
 	shared.Plan = inventory.Plan{Claimed: []inventory.Entry{a}}
 	for name, tc := range map[string]struct {
@@ -1149,8 +1198,10 @@ func TestPruneStep(t *testing.T) {
 			k.Spec.DeletionPolicy = kustomizev1.DeletionPolicyWaitForTermination
 			k.DeletionTimestamp = &metav1.Time{Time: noon.Add(-time.Hour)}
 		}), left, nil, true, false, "Unknown/Progressing", deletePoll},
-		"HandsOver":    {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},
-		"AccountAdded": {"in another cluster, as a service account that it did not have when it was applied", deleted(accountAdded), none, nil, true, true, "", 0},
+		"HandsOver":       {"another owner is to have them: it stays until then", deleted(nil), handing, nil, true, false, "Unknown/Progressing", handOverPoll},
+		"OfCluster":       {"keys of a Cluster that is being deleted go after it", deleted(nil), parts, nil, true, false, "Unknown/Progressing", 30 * time.Second},
+		"OfClusterFailed": {"the same where another delete fails", deleted(nil), parts, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
+		"AccountAdded":    {"in another cluster, as a service account that it did not have when it was applied", deleted(accountAdded), none, nil, true, true, "", 0},
 		"AccountChanged": {"it is pruned as the account that it was applied as: whether the one of the spec exists is of no interest", deleted(func(k *kustomizev1.Kustomization) {
 			appliedAs(k, "ops")
 			k.Spec.ServiceAccountName = "missing"
@@ -1184,6 +1235,9 @@ func TestPruneStep(t *testing.T) {
 			}
 			if gone := len(s.Obj.Finalizers) == 0; gone != tc.gone {
 				t.Errorf("%s: the Kustomization may go: %t", tc.reason, gone)
+			}
+			if kept := s.run.held.Kept != nil; kept != (len(tc.result.Plan.OfCluster) > 0) {
+				t.Errorf("%s: on record is %v", tc.reason, s.run.held.Kept)
 			}
 			if told := len(s.events.Events) > 0; name == "OtherCluster" && !told {
 				t.Errorf("%s: nobody is told what is left behind", tc.reason)

@@ -20,12 +20,14 @@ import (
 func (n *run) collect(ctx context.Context) (held string, after time.Duration, handOver *v1alpha1.HandOver, err error) {
 	if len(n.found.leftovers) == 0 {
 		n.handsOver(nil, nil)
+		n.keeps(nil)
 		return "", 0, nil, nil
 	}
 	s := n.guard.judgeAll(ctx, n.found.leftovers)
 	handOver = n.guard.handOver(s, n.req.HandOver, n.Now(), nil)
 	n.handsOver(s, handOver)
 	begun, problems := n.guard.deleteAll(ctx, s, s.deletable, metav1.DeletePropagationBackground)
+	n.keeps(slices.Concat(s.withCluster, s.queued))
 	// What could not be deleted is still deletable.
 	kept := inventory.Union(s.kept(), inventory.Difference(s.going(), begun))
 	gone := inventory.Difference(n.found.leftovers, kept)

@@ -110,6 +110,13 @@ func (n *run) handsOver(s *verdicts, record *v1alpha1.HandOver) {
 	}
 }
 
+// keeps records what goes later without a person.
+func (n *run) keeps(entries []inventory.Entry) {
+	if n.req.Keep != nil {
+		n.req.Keep(inventory.Kept(entries))
+	}
+}
+
 // summarize derives Ready from Remediated, TestSuccess and Released: the one of
 // the highest generation counts, and of several the first in this order. The
 // generation of the object plays no part, so that a generation that does not

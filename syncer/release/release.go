@@ -90,6 +90,9 @@ type Request struct {
 	// HandOver is the record of the objects that the last call kept for others, nil if
 	// it kept none.
 	HandOver *v1alpha1.HandOver
+	// Keep is told what goes later without a person, with its Cluster or after another one,
+	// whenever that was judged; nil if nothing does. It may be nil itself.
+	Keep func(*v1alpha1.HeldKept)
 }
 
 // Outcome is when to look at a HelmRelease again.

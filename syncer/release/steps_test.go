@@ -197,6 +197,7 @@ func TestCollect(t *testing.T) {
 		held      bool
 		after     time.Duration
 		fails     bool
+		kept      string
 	}{
 		"Nothing":   {reason: "no request for nothing"},
 		"Ordinary":  {reason: "the chart brings it back", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, deleted: "settings"},
@@ -204,14 +205,14 @@ func TestCollect(t *testing.T) {
 		"Confirmed": {reason: "a person confirmed it", leftovers: []inventory.Entry{cluster}, live: map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true })}, deleted: "prod"},
 		"Queued": {reason: "Clusters that were confirmed go one after the other", leftovers: []inventory.Entry{cluster},
 			live: map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true }), "elsewhere": {State: inventory.Present, Deleting: true}},
-			left: []inventory.Entry{cluster}, after: clusterPoll},
+			left: []inventory.Entry{cluster}, after: clusterPoll, kept: "Cluster/apps/prod"},
 		"Keys": {reason: "they go when the Cluster is gone, which nothing tells", leftovers: []inventory.Entry{cluster, keys},
 			live:    map[string]inventory.Live{"prod": owned(func(l *inventory.Live) { l.Confirmed = true }), "keys": needed},
-			deleted: "prod", left: []inventory.Entry{keys}, after: clusterPoll},
+			deleted: "prod", left: []inventory.Entry{keys}, after: clusterPoll, kept: "Secret/apps/keys"},
 		"KeysLeft": {reason: "the Cluster went before, or is another owner's", leftovers: []inventory.Entry{keys},
-			live: map[string]inventory.Live{"keys": needed}, left: []inventory.Entry{keys}, after: overduePoll},
+			live: map[string]inventory.Live{"keys": needed}, left: []inventory.Entry{keys}, after: overduePoll, kept: "Secret/apps/keys"},
 		"OldTemplate": {reason: "its Cluster stays", leftovers: []inventory.Entry{template},
-			live: map[string]inventory.Live{"old": owned(func(l *inventory.Live) { l.OfCluster = "prod" })}, left: []inventory.Entry{template}},
+			live: map[string]inventory.Live{"old": owned(func(l *inventory.Live) { l.OfCluster = "prod" })}, left: []inventory.Entry{template}, kept: "AWSMachineTemplate/apps/old"},
 		"Unknown": {reason: "what cannot be read may be anything", leftovers: []inventory.Entry{config},
 			live: map[string]inventory.Live{"settings": {Problem: "no route to host"}}, left: []inventory.Entry{config}, held: true},
 		"Gone":   {reason: "there is nothing to delete", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": {State: inventory.Absent}}},
@@ -224,6 +225,7 @@ func TestCollect(t *testing.T) {
 			if _, err := n.read(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			kept := noted(n)
 			n.found.leftovers = tc.leftovers
 			obj.Status.Inventory = refsOf(tc.leftovers)
 			out, err := n.finish(t.Context())
@@ -236,11 +238,25 @@ func TestCollect(t *testing.T) {
 			if got := entriesOf(obj.Status.Inventory); len(inventory.Difference(got, tc.left))+len(inventory.Difference(tc.left, got)) > 0 {
 				t.Errorf("%s: the inventory has %v, want %v", tc.reason, got, tc.left)
 			}
+			if *kept != tc.kept {
+				t.Errorf("%s: on record is %q, want %q", tc.reason, *kept, tc.kept)
+			}
 			if blocked := conditions.IsTrue(obj, v1alpha1.PruneBlockedCondition); blocked != tc.held {
 				t.Errorf("%s: PruneBlocked is %t", tc.reason, blocked)
 			}
 		})
 	}
+}
+
+// noted is what a run puts on record of what goes later.
+func noted(n *run) *string {
+	text := "nothing was said"
+	n.req.Keep = func(k *v1alpha1.HeldKept) {
+		if text = ""; k != nil {
+			text = strings.Join(k.Objects, " ")
+		}
+	}
+	return &text
 }
 
 // TestUpgradeDropsCluster: keys that an upgrade drops together with their Cluster are looked at until
@@ -340,17 +356,19 @@ func TestDismantle(t *testing.T) {
 	m.live = map[string]inventory.Live{"prod": owned(nil), "test": owned(nil), "settings": owned(nil), "elsewhere": {State: inventory.Present, Deleting: true}}
 	m.lingers = map[string]bool{"prod": true, "test": true}
 	obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
-	for _, step := range []struct{ reason, gone, deleted, waits, taken string }{
-		{reason: "a Cluster of another owner is being deleted", waits: "to delete Cluster/apps/prod, Cluster/apps/test when Cluster/apps/elsewhere is gone"},
-		{reason: "it is gone", gone: "elsewhere", deleted: "prod", waits: "for the end of Cluster/apps/prod, and to delete Cluster/apps/test when Cluster/apps/prod is gone"},
-		{reason: "the first is still there", deleted: "prod", waits: "for the end of Cluster/apps/prod, and to delete Cluster/apps/test when Cluster/apps/prod is gone"},
-		{reason: "the first is gone", gone: "prod", deleted: "prod test", waits: "for the end of Cluster/apps/test"},
+	for _, step := range []struct{ reason, gone, deleted, waits, taken, kept string }{
+		{reason: "a Cluster of another owner is being deleted", waits: "to delete Cluster/apps/prod, Cluster/apps/test when Cluster/apps/elsewhere is gone", kept: "Cluster/apps/prod Cluster/apps/test"},
+		{reason: "it is gone", gone: "elsewhere", deleted: "prod", waits: "for the end of Cluster/apps/prod, and to delete Cluster/apps/test when Cluster/apps/prod is gone", kept: "Cluster/apps/prod Cluster/apps/test"},
+		{reason: "the first is still there", deleted: "prod", waits: "for the end of Cluster/apps/prod, and to delete Cluster/apps/test when Cluster/apps/prod is gone", kept: "Cluster/apps/prod Cluster/apps/test"},
+		{reason: "the first is gone", gone: "prod", deleted: "prod test", waits: "for the end of Cluster/apps/test", kept: "Cluster/apps/test"},
 		{reason: "so is the last", gone: "test", deleted: "prod test", taken: "uninstall"},
 	} {
 		if step.gone != "" {
 			m.live[step.gone] = inventory.Live{State: inventory.Absent}
 		}
-		out, err := m.newRun(obj, wanted).uninstall(t.Context())
+		n := m.newRun(obj, wanted)
+		kept := noted(n)
+		out, err := n.uninstall(t.Context())
 		if err != nil || (out.After == clusterPoll) != (step.waits != "") {
 			t.Errorf("%s: uninstall() = %+v, %v", step.reason, out, err)
 		}
@@ -359,6 +377,9 @@ func TestDismantle(t *testing.T) {
 		}
 		if got := strings.Join(m.taken, " "); got != step.taken {
 			t.Errorf("%s: took %q, want %q", step.reason, got, step.taken)
+		}
+		if *kept != step.kept {
+			t.Errorf("%s: on record is %q, want %q", step.reason, *kept, step.kept)
 		}
 		if got := conditions.GetMessage(obj, fluxmeta.ReconcilingCondition); step.waits != "" && got != "Waiting "+step.waits {
 			t.Errorf("%s: %q, want it to wait %s", step.reason, got, step.waits)

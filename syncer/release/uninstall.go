@@ -220,6 +220,8 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	s := n.guard.judgeAll(ctx, entries)
 	record := n.guard.handOver(s, n.req.HandOver, n.Now(), ofClusters)
 	n.handsOver(s, record)
+	// All that is not a Cluster waits for the Clusters of the release.
+	n.keeps(slices.Concat(s.withCluster, s.queued, slices.DeleteFunc(s.going(), func(e inventory.Entry) bool { return !isCluster(e) })))
 	if message := s.message(); message != "" {
 		n.hold(message)
 		conditions.Delete(n.obj, meta.ReconcilingCondition)

@@ -192,7 +192,7 @@ func (r *Record[T]) WriteMetadata(ctx context.Context) error {
 
 // WriteHeld writes down what the object holds, if that changed: before the conditions
 // that tell of it. What no condition tells of is not held any more, but for a hand-over that
-// is overdue: it has no condition, and its time stays on record. An object that is gone holds nothing.
+// is overdue, whose time stays on record, and for what goes later by itself: these have none. An object that is gone holds nothing.
 func (r *Record[T]) WriteHeld(ctx context.Context, held v1alpha1.Held) error {
 	if !meta.IsStatusConditionTrue(r.Obj.GetConditions(), v1alpha1.PruneBlockedCondition) {
 		held.Prune = nil

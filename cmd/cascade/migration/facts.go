@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,6 +56,8 @@ type Facts struct {
 	Suspended, Resume string
 	// Held are objects that an agent holds something back for, which no other engine does.
 	Held []string
+	// Kept: something of it waits for nobody, and goes when a Cluster is gone.
+	Kept bool
 	// Objects in inventories. Unrecorded are HelmReleases without one, which earlier versions of
 	// Flux did not write.
 	Objects, Unrecorded int
@@ -239,6 +242,8 @@ func (f *Facts) count(of schema.GroupKind, served bool, objects []unstructured.U
 		if kind == "HelmRelease" && entries == 0 {
 			f.Unrecorded++
 		}
+		h, _ := v1alpha1.HeldOf(u)
+		f.Kept = f.Kept || h.Kept != nil
 		for _, text := range held(u) {
 			f.Held = append(f.Held, fmt.Sprintf("%s %s/%s %s", kind, u.GetNamespace(), u.GetName(), text))
 		}
@@ -251,35 +256,51 @@ func (f *Facts) count(of schema.GroupKind, served bool, objects []unstructured.U
 	}
 }
 
-// held says what an agent holds back for an object. What cannot be read is held, too.
+// held says what an agent holds back for an object. What cannot be read is held, too, and what
+// a condition alone tells of: not all of it has a record, and an earlier agent made none.
 func held(u *unstructured.Unstructured) []string {
 	h, known := v1alpha1.HeldOf(u)
-	if !known {
-		if u.GetAnnotations()[v1alpha1.HeldAnnotation] == "" {
-			return nil
-		}
-		return []string{"holds something that this version cannot read"}
-	}
 	var texts []string
-	if p := h.Prune; p != nil {
-		texts = append(texts, fmt.Sprintf("holds the delete of %d objects, and of %d protected ones", p.Deletes, p.Protected))
+	if !known && u.GetAnnotations()[v1alpha1.HeldAnnotation] != "" {
+		texts = append(texts, "holds something that this version cannot read")
 	}
-	if c := h.Create; c != nil && len(c.Clusters) > 0 {
-		texts = append(texts, "does not create "+clusters(c.Clusters)+", before a person has decided")
+	switch p := h.Prune; {
+	case p != nil:
+		texts = append(texts, fmt.Sprintf("holds the delete of %d objects, and of %d protected ones", p.Deletes, p.Protected))
+	case isTrue(u, v1alpha1.PruneBlockedCondition):
+		texts = append(texts, "holds deletes before a person has decided")
+	}
+	switch c := h.Create; {
+	case c != nil && len(c.Clusters) > 0:
+		texts = append(texts, "does not create "+listed("Cluster ", c.Clusters)+", before a person has decided")
+	case isTrue(u, v1alpha1.CreateHeldCondition):
+		texts = append(texts, "does not create Clusters before a person has decided")
 	}
 	if c := h.Create; c != nil && len(c.ManagedElsewhere) > 0 {
-		texts = append(texts, "does not create "+clusters(c.ManagedElsewhere)+", which another management cluster manages")
+		texts = append(texts, "does not create "+listed("Cluster ", c.ManagedElsewhere)+", which another management cluster manages")
 	}
 	if h.HandOver != nil {
 		texts = append(texts, "keeps objects until another owner has them")
 	}
+	if k := h.Kept; k != nil {
+		texts = append(texts, "keeps "+listed("", k.Objects)+" until a Cluster is gone")
+	}
 	return texts
 }
 
-// clusters names the first of some Clusters.
-func clusters(names []string) string {
+// isTrue reports whether the status of an object has a condition that is true.
+func isTrue(u *unstructured.Unstructured, condition string) bool {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	return slices.ContainsFunc(list, func(c any) bool {
+		has, _ := c.(map[string]any)
+		return has["type"] == condition && has["status"] == string(metav1.ConditionTrue)
+	})
+}
+
+// listed names the first of some objects.
+func listed(kind string, names []string) string {
 	const most = 3
-	text := "Cluster " + strings.Join(names[:min(len(names), most)], ", ")
+	text := kind + strings.Join(names[:min(len(names), most)], ", ")
 	if more := len(names) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}

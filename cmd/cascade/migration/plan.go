@@ -96,6 +96,10 @@ func ToFlux(f Facts, files []string, leave Leave) Plan {
 	switch credentials := f.ours(credential.Kind); {
 	case len(f.Held) > 0:
 		p.Refused = fmt.Sprintf("the agent holds back what Flux would do at once: %s. Correct it in Git, or decide about it with cascade approve, and try again", strings.Join(f.Held, "; "))
+		if f.Kept {
+			p.Refused += ". What is kept until a Cluster is gone is there for as long as that; to have it stay for good, say so on each object: " +
+				"kustomize.toolkit.fluxcd.io/prune: disabled, or helm.sh/resource-policy: keep where a HelmRelease has it"
+		}
 	case f.Layers+f.Children > 0 && !leave.Children:
 		p.Refused = fmt.Sprintf("there are %d Layers and %d Children, which Flux does not serve: what they push would stand still. Delete them, or say --leave-children", f.Layers, f.Children)
 	case credentials > 0 && !leave.Credentials:

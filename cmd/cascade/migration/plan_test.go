@@ -79,6 +79,9 @@ func TestPlans(t *testing.T) {
 		"to-held": {"Flux would do at once what the agent holds", func(f *Facts) {
 			f.Held = []string{"Kustomization a/b holds the delete of 3 objects, and of 2 protected ones"}
 		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
+		"to-kept": {"a part of a living Cluster would go", func(f *Facts) {
+			f.Held, f.Kept = []string{"Kustomization a/b keeps Secret/f/keys until a Cluster is gone"}, true
+		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
 		"to-credentials": {"leases lapse", func(f *Facts) { f.Ours = []Kind{{"Credential", 10, ""}, {"StateBackup", 1, ""}} }, to},
 		"to-lapse":       {"a person says that they may", func(f *Facts) { f.Ours = []Kind{{"Credential", 10, ""}, {"StateBackup", 1, ""}} }, func(f Facts) Plan { return ToFlux(f, files, Leave{Credentials: true}) }},
 		"to-nothing":     {"there are no controllers to go back to", func(f *Facts) { f.Replaced = nil }, to},
@@ -127,17 +130,29 @@ func TestHeld(t *testing.T) {
 		reason string
 		held   v1alpha1.Held
 		text   string
+		true   []string
 		want   []string
 	}{
-		"Nothing": {"most objects", v1alpha1.Held{}, "", nil},
-		"Prune":   {"deletes", v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Deletes: 12, Protected: 3}}, "", []string{"holds the delete of 12 objects, and of 3 protected ones"}},
-		"Create":  {"a tier that was built anew", v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"f/a", "f/b", "f/c", "f/d"}}}, "", []string{"does not create Cluster f/a, f/b, f/c and 1 more, before a person has decided"}},
-		"Moved":   {"after a pivot the Kustomization is ready", v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"f/a"}}}, "", []string{"does not create Cluster f/a, which another management cluster manages"}},
-		"Over":    {"an object between two owners", v1alpha1.Held{HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef"}}, "", []string{"keeps objects until another owner has them"}},
-		"Later":   {"a later version wrote it", v1alpha1.Held{}, `{"apiVersion":"cascade.dev/v9"}`, []string{"holds something that this version cannot read"}},
+		"Nothing": {"most objects", v1alpha1.Held{}, "", nil, nil},
+		"Prune":   {"deletes", v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Deletes: 12, Protected: 3}}, "", nil, []string{"holds the delete of 12 objects, and of 3 protected ones"}},
+		"Create":  {"a tier that was built anew", v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"f/a", "f/b", "f/c", "f/d"}}}, "", nil, []string{"does not create Cluster f/a, f/b, f/c and 1 more, before a person has decided"}},
+		"Moved":   {"after a pivot the Kustomization is ready", v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"f/a"}}}, "", nil, []string{"does not create Cluster f/a, which another management cluster manages"}},
+		"Kept": {"a part of a Cluster that stays is no longer declared: the Kustomization is ready", v1alpha1.Held{Kept: &v1alpha1.HeldKept{Objects: []string{"Secret/f/keys"}}}, "", nil,
+			[]string{"keeps Secret/f/keys until a Cluster is gone"}},
+		"Blocked":   {"a HelmRelease has no record of it", v1alpha1.Held{}, "", []string{v1alpha1.PruneBlockedCondition}, []string{"holds deletes before a person has decided"}},
+		"Uncreated": {"an earlier agent made no record", v1alpha1.Held{}, "", []string{v1alpha1.CreateHeldCondition}, []string{"does not create Clusters before a person has decided"}},
+		"Over":      {"an object between two owners", v1alpha1.Held{HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef"}}, "", nil, []string{"keeps objects until another owner has them"}},
+		"Later":     {"a later version wrote it", v1alpha1.Held{}, `{"apiVersion":"cascade.dev/v9"}`, nil, []string{"holds something that this version cannot read"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u := &unstructured.Unstructured{}
+			u := &unstructured.Unstructured{Object: map[string]any{}}
+			var conditions []any
+			for _, c := range tc.true {
+				conditions = append(conditions, map[string]any{"type": c, "status": "True"})
+			}
+			if err := unstructured.SetNestedSlice(u.Object, conditions, "status", "conditions"); err != nil {
+				t.Fatal(err)
+			}
 			v1alpha1.SetHeld(u, tc.held)
 			if tc.text != "" {
 				u.SetAnnotations(map[string]string{v1alpha1.HeldAnnotation: tc.text})
