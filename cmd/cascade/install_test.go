@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -228,6 +230,24 @@ func TestUninstallAgain(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUninstallTellsHeld: what the agent holds back is said before it goes, as nobody else holds it.
+func TestUninstallTellsHeld(t *testing.T) {
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "clusters"}}
+	v1alpha1.SetHeld(k, v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"fleet/master-1"}}})
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "kustomizations." + kustomizev1.GroupVersion.Group}}
+	crd.Spec.Group, crd.Spec.Names.Kind = kustomizev1.GroupVersion.Group, kustomizev1.KustomizationKind
+	crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: kustomizev1.GroupVersion.Version, Served: true, Storage: true}}
+	c, out := newCLI(t)
+	c.now = func() time.Time { return noon }
+	cluster := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(k, crd).Build()
+	if err := (&uninstall{cli: c, dryRun: true}).run(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	if want := "Kustomization fleet/clusters does not create Cluster fleet/master-1, which another management cluster manages"; !strings.Contains(out.String(), want) {
+		t.Errorf("it does not say %q:\n%s", want, out)
 	}
 }
 

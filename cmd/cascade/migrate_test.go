@@ -3,12 +3,15 @@ package main
 import (
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/cmd/cascade/migration"
 )
 
 // TestReadSync: a migration is a commit, and is refused where none would arrive.
@@ -39,6 +42,33 @@ func TestReadSync(t *testing.T) {
 			err := m.readSync(t.Context(), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(k, git).Build())
 			if tc.want == "" && (err != nil || m.branch != tc.branch) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("%s: branch %q: %v", tc.reason, m.branch, err)
+			}
+		})
+	}
+}
+
+// TestToFluxHeldFirst: what the agent holds back is refused before the repository is looked at.
+// That it has nothing of Flux has the advice to install Flux anew, which would do what is held.
+func TestToFluxHeldFirst(t *testing.T) {
+	server, l := repositoryWith(t, fstest.MapFS{"a/b.yaml": {Data: []byte("{}\n")}})
+	remote, err := remoteOf(server.HTTPURL("fleet"), "main", l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		held   []string
+		want   string
+	}{
+		"Held":    {"Flux would build the Cluster again", []string{"Kustomization a/b does not create Cluster f/a, which another management cluster manages"}, "the agent holds back"},
+		"Nothing": {"there is nothing to go back to", nil, "flux bootstrap after it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := newBootstrapOf(nil)
+			m := &migrate{bootstrap: *b}
+			facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}, Held: tc.held}
+			if err := m.planTo(t.Context(), remote, facts); err == nil || !strings.Contains(err.Error(), tc.want) || tc.held != nil && strings.Contains(err.Error(), "flux bootstrap") {
+				t.Errorf("%s: %v", tc.reason, err)
 			}
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
+	"github.com/cascade-gitops/cascade/cmd/cascade/migration"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -27,6 +28,8 @@ type uninstall struct {
 	goesOn func(schema.GroupKind) bool
 	// unrenewed are the Secrets whose Credentials go.
 	unrenewed int
+	// held is what the agent holds back.
+	held []string
 }
 
 func (c *cli) newUninstall() *cobra.Command {
@@ -95,6 +98,9 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 			return err
 		}
 	}
+	if u.held, err = migration.Held(ctx, c); err != nil {
+		return err
+	}
 	u.tell(namespace, parts, objects, works)
 	if u.dryRun {
 		return nil
@@ -154,6 +160,13 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 	fmt.Fprintf(out, "stays: all that was applied, every Cluster with its machines, children and their agents, and Namespace %s with its records and Secrets\n", namespace)
 	if u.unrenewed > 0 {
 		fmt.Fprintf(out, "stays: %d Secrets that Credentials keep; nothing renews them any more, and what is in them lapses\n", u.unrenewed)
+	}
+	if len(u.held) > 0 {
+		fmt.Fprintln(out, "! is held back by the agent, and done at once by Flux or whoever else applies these objects after it:")
+		for _, text := range u.held {
+			fmt.Fprintf(out, "  %s\n", text)
+		}
+		fmt.Fprintln(out, "  correct it in Git, or decide about it with cascade approve, before you go on")
 	}
 	if !u.crds {
 		fmt.Fprintln(out, "stays: the definitions of Flux's and of our kinds, see --crds")

@@ -116,6 +116,14 @@ func Read(ctx context.Context, c client.Client, namespace string) (Facts, error)
 	return f, f.readKinds(ctx, c)
 }
 
+// Held says what the agent of a cluster holds back, which whoever applies the same objects
+// after it does at once.
+func Held(ctx context.Context, c client.Client) ([]string, error) {
+	f := Facts{}
+	err := f.readKinds(ctx, c)
+	return f.Held, err
+}
+
 // instance is the kind by which Flux's operator declares the controllers.
 func instance() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "fluxcd.controlplane.io", Version: "v1", Kind: "FluxInstance"}
