@@ -7,10 +7,17 @@ import (
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
+	gossh "golang.org/x/crypto/ssh"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/checkout"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/migration"
 )
 
@@ -69,6 +76,58 @@ func TestToFluxHeldFirst(t *testing.T) {
 			facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}, Held: tc.held}
 			if err := m.planTo(t.Context(), remote, facts); err == nil || !strings.Contains(err.Error(), tc.want) || tc.held != nil && strings.Contains(err.Error(), "flux bootstrap") {
 				t.Errorf("%s: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestToFluxMayPush: a login that may only read, as the deploy key of flux bootstrap, is found out before
+// the agent is stopped. An agent that was stopped for a commit that did not come works again.
+func TestToFluxMayPush(t *testing.T) {
+	files := fluxFiles("spec: {sourceRef: {kind: GitRepository, name: flux-system}}\n")
+	files["a/cascade-system/agent.yaml"] = &fstest.MapFile{Data: []byte("{}\n")}
+	server, _ := repositoryWith(t, files)
+	reading, err := server.ReadKey("fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth, err := ssh.NewPublicKeys("git", reading, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth.HostKeyCallback = gossh.InsecureIgnoreHostKey() //nolint:gosec // a server of this test
+	remote := checkout.Remote{URL: server.SSHURL("fleet"), Branch: "main", Auth: auth}
+	facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}}
+	newMigrate := func(yes bool) *migrate {
+		b, _ := newBootstrapOf(nil)
+		b.yes, b.found = yes, &installation.Found{Namespace: b.namespace}
+		return &migrate{bootstrap: *b}
+	}
+	if err := newMigrate(true).planTo(t.Context(), remote, facts); err == nil || !strings.Contains(err.Error(), "must be allowed to write there; nothing was changed") {
+		t.Errorf("the login may only read: %v", err)
+	}
+	if err := newMigrate(false).planTo(t.Context(), remote, facts); err != nil {
+		t.Errorf("who asks what will happen pushes nothing: %v", err)
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		before int32
+		want   string
+	}{
+		"Ran":     {"it goes on", 2, "the agent works again, scaled to 2 as before"},
+		"Stopped": {"an earlier call, or a person, stopped it", 0, "the agent is scaled to zero, as it was"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.AgentName}, Spec: appsv1.DeploymentSpec{Replicas: &tc.before}}
+			flux := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "source-controller", Labels: map[string]string{"app.kubernetes.io/part-of": "flux"}}}
+			c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(agent, flux).Build()
+			now := facts
+			_, _, err := newMigrate(true).pushTo(t.Context(), c, remote, &now)
+			if err == nil || !strings.Contains(err.Error(), "cannot push") || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v, want %q", tc.reason, err, tc.want)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil || *agent.Spec.Replicas != tc.before {
+				t.Errorf("%s: it has %d replicas, want %d: %v", tc.reason, *agent.Spec.Replicas, tc.before, err)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -15,7 +16,6 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/migration"
-	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
 func (c *cli) newMigrateToFlux() *cobra.Command {
@@ -122,10 +122,17 @@ func (m *migrate) planTo(ctx context.Context, remote checkout.Remote, facts migr
 	if err != nil {
 		return err
 	}
-	return m.tell(migration.ToFlux(facts, changes.Names(), m.leave))
+	if err := m.tell(migration.ToFlux(facts, changes.Names(), m.leave)); err != nil || !m.yes || len(changes) == 0 {
+		return err
+	}
+	// The login of the sync may only read. Without the commit the agent would end for nothing.
+	if err := tree.MayPush(ctx); err != nil {
+		return fmt.Errorf("%w; nothing was changed. Say a login that may, by --username and GIT_PASSWORD or --private-key-file", err)
+	}
+	return nil
 }
 
-func (m *migrate) doTo(ctx context.Context, cluster *apply.Cluster, remote checkout.Remote, facts migration.Facts) error {
+func (m *migrate) doTo(ctx context.Context, cluster client.Client, remote checkout.Remote, facts migration.Facts) error {
 	parts, err := installation.PartsOf(ctx, cluster, m.namespace, false)
 	if err != nil {
 		return err
@@ -138,26 +145,9 @@ func (m *migrate) doTo(ctx context.Context, cluster *apply.Cluster, remote check
 	if err != nil {
 		return err
 	}
-	if err := m.stopAgent(ctx, cluster); err != nil {
-		return fmt.Errorf("%w; nothing else was changed. Try again, or go back: scale Deployment %s in namespace %s to 1", err, v1alpha1.AgentName, m.namespace)
-	}
-	// What it held back in its last moments counts as well.
-	if facts, err = migration.Read(ctx, cluster, facts.Namespace); err == nil {
-		if refused := migration.ToFlux(facts, nil, m.leave).Refused; refused != "" {
-			err = fmt.Errorf("cannot migrate: %s", refused)
-		}
-	}
+	tree, flux, err := m.pushTo(ctx, cluster, remote, &facts)
 	if err != nil {
-		return fmt.Errorf("%w; the agent is scaled to zero, and nothing else was changed. Go back: scale Deployment %s in namespace %s to 1", err, v1alpha1.AgentName, m.namespace)
-	}
-	var flux *layout.Flux
-	tree, err := m.push(ctx, remote, "Flux's controllers take the place of Cascade in "+m.path, func(files fs.FS) (layout.Changes, error) {
-		left, changes, err := m.leaves(files)
-		flux = left
-		return changes, err
-	})
-	if err != nil {
-		return fmt.Errorf("%w; the agent is scaled to zero. Try again, or go back: scale Deployment %s in namespace %s to 1", err, v1alpha1.AgentName, m.namespace)
+		return err
 	}
 	defer tree.Close()
 	u := uninstall{cli: m.cli, goesOn: facts.GoesOn}
@@ -168,6 +158,55 @@ func (m *migrate) doTo(ctx context.Context, cluster *apply.Cluster, remote check
 		return fmt.Errorf("%w; the agent is gone, and nothing syncs until Flux's controllers run: try again", err)
 	}
 	return m.verify(ctx, cluster, record)
+}
+
+// pushTo ends the agent and pushes the commit that takes it out. Without the commit the agent
+// works again as before.
+func (m *migrate) pushTo(ctx context.Context, c client.Client, remote checkout.Remote, facts *migration.Facts) (tree *checkout.Tree, flux *layout.Flux, err error) {
+	key := client.ObjectKey{Namespace: m.namespace, Name: v1alpha1.AgentName}
+	before, err := migration.Replicas(ctx, c, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = m.goBack(ctx, c, key, before, err)
+		}
+	}()
+	if err := m.stopAgent(ctx, c); err != nil {
+		return nil, nil, err
+	}
+	// What it held back in its last moments counts as well.
+	if *facts, err = migration.Read(ctx, c, facts.Namespace); err != nil {
+		return nil, nil, err
+	}
+	if refused := migration.ToFlux(*facts, nil, m.leave).Refused; refused != "" {
+		return nil, nil, fmt.Errorf("cannot migrate: %s", refused)
+	}
+	tree, err = m.push(ctx, remote, "Flux's controllers take the place of Cascade in "+m.path, func(files fs.FS) (layout.Changes, error) {
+		left, changes, err := m.leaves(files)
+		flux = left
+		return changes, err
+	})
+	return tree, flux, err
+}
+
+// goingBack is how long it may take to start the agent again.
+const goingBack = 30 * time.Second
+
+// goBack starts an agent again that was stopped for nothing, and adds to why what became of it.
+func (m *migrate) goBack(ctx context.Context, c client.Client, key client.ObjectKey, replicas int32, why error) error {
+	if replicas == 0 { // it was stopped before, or there is none
+		return fmt.Errorf("%w; the agent is scaled to zero, as it was, and nothing else was changed. Try again, or go back: scale Deployment %s in namespace %s to 1", why, key.Name, key.Namespace)
+	}
+	// The call may have run out of time, or a person may have ended it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goingBack)
+	defer cancel()
+	if err := migration.Scale(ctx, c, key, replicas); err != nil {
+		return fmt.Errorf("%w; the agent is scaled to zero, and nothing else was changed: %w. Try again, or go back: scale Deployment %s in namespace %s to %d",
+			why, err, key.Name, key.Namespace, replicas)
+	}
+	return fmt.Errorf("%w; the agent works again, scaled to %d as before. Try again", why, replicas)
 }
 
 // stopAgent ends the agent, and returns when it works no more.

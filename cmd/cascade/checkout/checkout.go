@@ -274,3 +274,24 @@ func change(ctx context.Context, r Remote, by Author, now func() time.Time, deci
 	}
 	return t, true, t.push(ctx)
 }
+
+// MayPush is an error if the login may not write to the branch. Nothing is pushed but where the
+// branch is; a rule about the branch may still refuse a commit.
+func (t *Tree) MayPush(ctx context.Context) error {
+	if t.base.IsZero() {
+		return nil // there is no branch yet
+	}
+	name := plumbing.NewBranchReferenceName(t.remote.Branch)
+	err := t.git.PushContext(ctx, &git.PushOptions{
+		RemoteName: remoteName, Auth: t.remote.Auth, CABundle: t.remote.CA,
+		RefSpecs: []config.RefSpec{config.RefSpec(name + ":" + name)}, RequireRemoteRefs: []config.RefSpec{config.RefSpec(t.base.String() + ":" + name.String())},
+	})
+	if err == nil || errors.Is(err, git.NoErrAlreadyUpToDate) {
+		return nil
+	}
+	// Somebody pushed since it was cloned, which this was refused for.
+	if now, listed := t.remoteHead(ctx, name); listed == nil && now != t.base {
+		return nil
+	}
+	return fmt.Errorf("cannot push to %s, branch %s: %w; the login must be allowed to write there", t.remote.URL, t.remote.Branch, err)
+}

@@ -13,6 +13,8 @@ import (
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing/transport/http"
+	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
+	gossh "golang.org/x/crypto/ssh"
 
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
@@ -218,4 +220,70 @@ func TestRefuses(t *testing.T) {
 	if _, err := os.Stat(outside); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("a file outside of the clone was written")
 	}
+}
+
+// TestMayPush: whoever may only read is told before there is a commit; nothing is pushed.
+func TestMayPush(t *testing.T) {
+	s, r := server(t)
+	do(t, r, write("a", "one\n"))
+	reading, err := s.ReadKey("fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth, err := ssh.NewPublicKeys("git", reading, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth.HostKeyCallback = gossh.InsecureIgnoreHostKey() //nolint:gosec // a server of this test
+	for name, tc := range map[string]struct {
+		reason string
+		remote Remote
+		// meanwhile somebody else pushes.
+		meanwhile, refused bool
+	}{
+		"May":   {"the login may write", r, false, false},
+		"Moved": {"it may, and somebody else did", r, true, false},
+		"Reads": {"a deploy key of flux bootstrap", Remote{URL: s.SSHURL("fleet"), Branch: "main", Auth: auth}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree, err := Clone(t.Context(), tc.remote)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tree.Close()
+			if tc.meanwhile {
+				do(t, r, write("other", name))
+			}
+			before := headOf(t, r)
+			if err := tree.MayPush(t.Context()); (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "must be allowed to write there") {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+			if now := headOf(t, r); now != before {
+				t.Errorf("%s: the branch went from %s to %s", tc.reason, before, now)
+			}
+		})
+	}
+	if err := s.Create(t.Context(), "empty"); err != nil {
+		t.Fatal(err)
+	}
+	r.URL = s.HTTPURL("empty")
+	tree, err := Clone(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	if err := tree.MayPush(t.Context()); err != nil {
+		t.Errorf("an empty repository has no branch to write to: %v", err)
+	}
+}
+
+// headOf is the commit of a branch.
+func headOf(t *testing.T, r Remote) string {
+	t.Helper()
+	tree, err := Clone(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	return tree.Head()
 }

@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +26,20 @@ func Scale(ctx context.Context, c client.Client, key client.ObjectKey, replicas 
 		return fmt.Errorf("cannot scale Deployment %s to %d: %w", key, replicas, err)
 	}
 	return nil
+}
+
+// Replicas are those that a Deployment is to have, 0 if there is none.
+func Replicas(ctx context.Context, c client.Client, key client.ObjectKey) (int32, error) {
+	d := &appsv1.Deployment{}
+	switch err := c.Get(ctx, key, d); {
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("cannot read Deployment %s: %w", key, err)
+	case d.Spec.Replicas == nil:
+		return 1, nil
+	}
+	return *d.Spec.Replicas, nil
 }
 
 // Pods names the pods of a Deployment that have not ended.
