@@ -49,6 +49,8 @@ type Facts struct {
 	// Served are the kinds of Flux that an agent reconciles, Unserved Flux's other ones, and
 	// Ours are those of Cascade that need no cluster below.
 	Served, Unserved, Ours []Kind
+	// Sharded are objects of the served kinds that have the label of a shard.
+	Sharded []Kind
 	// Outdated are kinds of Flux that are not served in the version that an agent reads.
 	Outdated []string
 	// Suspended is which object that syncs the repository is suspended, empty if none is, and
@@ -87,6 +89,9 @@ const fluxGroups = ".fluxcd.io"
 
 // cascadeGroup begins the annotations that only an agent reads.
 const cascadeGroup = "cascade.dev/"
+
+// shardLabel is how Flux says that a copy of its controllers serves an object, and which one.
+const shardLabel = "sharding.fluxcd.io/key"
 
 // Read reads the facts of a cluster whose Flux is in a namespace.
 func Read(ctx context.Context, c client.Client, namespace string) (Facts, error) {
@@ -240,6 +245,9 @@ func (f *Facts) count(of schema.GroupKind, served bool, objects []unstructured.U
 		return
 	case served:
 		f.Served = append(f.Served, k)
+		if n := sharded(objects); n > 0 && k.Controller == "" {
+			f.Sharded = append(f.Sharded, Kind{kind, n, ""})
+		}
 	default:
 		f.Unserved = append(f.Unserved, k)
 	}
@@ -262,6 +270,17 @@ func (f *Facts) count(of schema.GroupKind, served bool, objects []unstructured.U
 			}
 		}
 	}
+}
+
+// sharded counts the objects of shards.
+func sharded(objects []unstructured.Unstructured) int {
+	n := 0
+	for i := range objects {
+		if objects[i].GetLabels()[shardLabel] != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // held says what an agent holds back for an object. What cannot be read is held, too, and what

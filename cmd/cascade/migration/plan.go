@@ -122,13 +122,16 @@ func ToFlux(f Facts, files []string, leave Leave) Plan {
 			still = append(still, k)
 		}
 	}
-	p.ofObjects(f, taken)
+	p.ofObjects(f, f.unsharded(taken))
 	p.say("nothing else is deleted, and each object is compared by its UID in the end")
 	if f.Layers+f.Children > 0 {
 		p.warn("%d Layers and %d Children stay, and nobody serves them", f.Layers, f.Children)
 	}
 	if len(f.Ours) > 0 {
 		p.warn("nobody serves then: %s", kinds(f.Ours))
+	}
+	if idle := f.idle(); len(idle) > 0 && len(f.Sharded) > 0 {
+		p.warn("%s have the label %s: nobody serves them then while the controller for them is at zero, as %s is; scale it up where it is declared, after this", kinds(f.Sharded), shardLabel, Names(idle))
 	}
 	for _, k := range still {
 		p.warn("nobody serves then: %s, as %s does not run", kinds([]Kind{k}), k.Controller)
@@ -158,6 +161,28 @@ func (f Facts) shared() (agent, flux []Kind) {
 		}
 	}
 	return agent, flux
+}
+
+// idle are controllers for a part of the objects that are not to run.
+func (f Facts) idle() []Controller {
+	return slices.DeleteFunc(slices.Clone(f.Shards), func(c Controller) bool { return c.Replicas > 0 })
+}
+
+// unsharded are kinds without the objects that wait for an idle controller.
+func (f Facts) unsharded(list []Kind) []Kind {
+	if len(f.idle()) == 0 {
+		return list
+	}
+	var left []Kind
+	for _, k := range list {
+		if i := slices.IndexFunc(f.Sharded, func(s Kind) bool { return s.Name == k.Name }); i >= 0 {
+			k.Count -= f.Sharded[i].Count
+		}
+		if k.Count > 0 {
+			left = append(left, k)
+		}
+	}
+	return left
 }
 
 // GoesOn reports whether a controller of Flux works on a kind after the move back.

@@ -76,6 +76,10 @@ func TestPlans(t *testing.T) {
 		"from-watcher":   {"it reads what ends, and who applies reads it", withGenerator, from},
 		"to-watcher":     {"it starts again", withGenerator, to},
 		"to-stopped":     {"nobody starts it again", func(f *Facts) { f.Others[0].Replicas = 0 }, to},
+		"to-shards": {"Flux's own leave out what is for parts, and those were scaled to zero for the agent", func(f *Facts) {
+			f.Shards, f.Sharded = []Controller{{"kustomize-controller-shard1", 0}, {"source-controller-shard1", 1}}, []Kind{{"GitRepository", 2, ""}, {"Kustomization", 3, ""}}
+		}, to},
+		"to-unlabelled": {"nothing is for those", func(f *Facts) { f.Shards = []Controller{{"kustomize-controller-shard1", 0}} }, to},
 		"to-held": {"Flux would do at once what the agent holds", func(f *Facts) {
 			f.Held = []string{"Kustomization a/b holds the delete of 3 objects, and of 2 protected ones"}
 		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
@@ -225,6 +229,20 @@ func TestReadControllers(t *testing.T) {
 		if got := Names(of.got); got != of.want {
 			t.Errorf("%s: %s, want %s", of.what, got, of.want)
 		}
+	}
+}
+
+// TestCountSharded: what labels give to a part of Flux's controllers is counted, of the kinds that an
+// agent takes over.
+func TestCountSharded(t *testing.T) {
+	labelled, plain := unstructured.Unstructured{Object: map[string]any{}}, unstructured.Unstructured{Object: map[string]any{}}
+	labelled.SetLabels(map[string]string{"sharding.fluxcd.io/key": "shard1"})
+	f := Facts{}
+	f.count(schema.GroupKind{Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization"}, true, []unstructured.Unstructured{labelled, plain, labelled})
+	f.count(schema.GroupKind{Group: "helm.toolkit.fluxcd.io", Kind: "HelmRelease"}, true, []unstructured.Unstructured{plain})
+	f.count(schema.GroupKind{Group: "notification.toolkit.fluxcd.io", Kind: "Alert"}, true, []unstructured.Unstructured{labelled})
+	if want := []Kind{{"Kustomization", 2, ""}}; !slices.Equal(f.Sharded, want) {
+		t.Errorf("%v are for a part, want %v", f.Sharded, want)
 	}
 }
 
