@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Held is what an owner of objects does not do yet: until a person decides, or until
-// another owner took over. The status
+// Held is what an owner of objects does not do yet: until a person decides, until
+// another owner took over, or until a Cluster is gone. The status
 // of our own kinds has it as a field. Kustomizations and HelmReleases, whose status
 // is Flux's, have it in HeldAnnotation. Messages of conditions say the same to
 // people; nothing reads them. See docs/decisions/017.
