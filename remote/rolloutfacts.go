@@ -88,7 +88,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	}
 	switch f.held = parentBefore(m.image, r.Version); {
 	case f.held != nil:
-		f.Candidate, f.digest, f.observed = o.Status.Candidate, o.Status.CandidateDigest, o.Status.ObservedRevision
+		f.Candidate, f.digest, f.observed, _ = m.before(o)
 	case o.Spec.Upstream != nil:
 		f.Upstream, f.digests, err = r.upstream(ctx, o, m)
 	default:

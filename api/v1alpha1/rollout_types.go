@@ -574,8 +574,12 @@ type ChildRollout struct {
 	// have counts for nothing. Versions before wrote none.
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
-	// Run in which the child got the revision.
+	// Run in which the child got the revision; of one that is past, the run that it got past.
 	Run int64 `json:"run"`
+	// Past: a version that knows no Rollouts brought the revision to the child, past the Rollout. It
+	// stays until a run gives the child another one.
+	// +optional
+	Past bool `json:"past,omitempty"`
 	// Result of it.
 	Result RolloutResult `json:"result"`
 	// Reason of a result that is neither Updating nor Succeeded.

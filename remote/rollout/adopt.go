@@ -1,22 +1,25 @@
 package rollout
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // adopt puts on record what clusters have that are not on record yet, or got past their Rollout:
-// they keep it.
+// they keep it until a run gives them another revision. Who got past the Rollout has the number of the
+// run that it got past: the one under way, or the good one.
 func (d *decision) adopt() {
 	for _, m := range d.all {
 		past := m.Unpinned && WasReady(m.pin) && m.Has != nil && !m.has(*m.Has)
 		if m.pin != nil && !past || !m.Known || m.Has == nil {
 			continue
 		}
-		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
+		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Past: past, Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
 		switch run, good := d.active(), d.status.LastGood; {
-		case run != nil && run.RolloutRevision == *m.Has:
+		case run != nil && (past || run.RolloutRevision == *m.Has):
 			to.Run = run.Number
 		case good != nil && (past || good.RolloutRevision == *m.Has):
 			to.Run = good.Run
@@ -29,8 +32,19 @@ func (d *decision) adopt() {
 	}
 }
 
-// strange reports whether a cluster got what it has past the Rollout, in the place of the good revision:
-// no run gives another one under the number of that.
-func (m *member) strange(good *v1alpha1.RolloutGood) bool {
-	return m.pin != nil && m.pin.Run == good.Run && !m.has(good.RolloutRevision)
+// overtaken reports whether a cluster of a run that progresses got another revision past it: the run cannot be
+// proven by who left it.
+func (d *decision) overtaken() bool {
+	run := d.status.Run
+	return run != nil && run.Phase == v1alpha1.RolloutProgressing && slices.ContainsFunc(d.all, func(m *member) bool {
+		return m.wave >= 0 && m.pin != nil && m.pin.Run == run.Number && !m.has(run.RolloutRevision)
+	})
+}
+
+// strayed reports whether a cluster has another revision than the good one, of a later run or got past that:
+// the good revision does not say what the clusters have.
+func (d *decision) strayed(good *v1alpha1.RolloutGood) bool {
+	return slices.ContainsFunc(d.all, func(m *member) bool {
+		return m.pin != nil && m.pin.Run >= good.Run && !m.has(good.RolloutRevision)
+	})
 }

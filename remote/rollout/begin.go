@@ -30,19 +30,16 @@ func (d *decision) due(m *member) *goal {
 	if good != nil {
 		proven = &goal{good.RolloutRevision, good.Run}
 	}
-	// Of two goals the later one stands: a cluster does not lose what a run in between gave it.
+	// Of two goals the later one stands: a cluster does not lose what a run in between gave it, or what it got past one.
 	older := proven != nil && (m.pin == nil || m.pin.Run < good.Run)
-	if proven != nil && m.strange(good) {
-		// A run may begin at what it has, or brings it what comes after that: to go back before would change it twice.
-		older = d.active() == nil && !d.facts.Unread
-	}
 	switch {
 	case run == nil:
 		return nil
 	case run.Phase == v1alpha1.RolloutHalted:
 		return nil
 	case run.Phase == v1alpha1.RolloutReverting, run.Phase == v1alpha1.RolloutReverted:
-		if m.has(run.RolloutRevision) || older {
+		// Who got it past the Rollout once it was reverted keeps it.
+		if older || m.has(run.RolloutRevision) && (run.Phase == v1alpha1.RolloutReverting || m.pin.Run > good.Run) {
 			return proven
 		}
 		return nil
@@ -61,6 +58,13 @@ func (d *decision) begin() {
 	if d.spec.Suspend {
 		if d.hold.Reason != v1alpha1.ReasonRolloutHalted {
 			d.hold = Hold{v1alpha1.ReasonSuspended, "no further cluster begins while the Rollout is suspended: cascade rollout resume " + d.name}
+		}
+		return
+	}
+	if d.facts.Unread && d.overtaken() {
+		// What was brought past it may be the newest revision: to take that back changes a cluster twice.
+		if d.hold = d.upstream; d.hold.Reason == "" {
+			d.hold = Hold{v1alpha1.ReasonSourceNotReady, "an agent of an earlier version brought another revision to some clusters: none begins before it is known which one is the newest"}
 		}
 		return
 	}
@@ -153,6 +157,7 @@ func (d *decision) start(m *member, to goal) {
 	accountable := m.Healthy && (m.pin != nil || m.Rolling == "") || m.blamed(to.RolloutRevision)
 	m.set(v1alpha1.ChildRollout{
 		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below,
+		Past: m.has(to.RolloutRevision) && m.pin.Past,
 	})
 	d.soon(d.terms().Deadline.Duration)
 }

@@ -10,7 +10,8 @@
 //     they began in;
 //   - no cluster of a wave gets the revision of a run before all waves in front of it were
 //     passed and soaked, nor after more clusters failed than may;
-//   - a cluster has only revisions that a run named, or what it had when the Rollout came;
+//   - a cluster has only revisions that a run named, or what it had when the Rollout came, or got past it
+//     from a version that knows no Rollouts: nothing but a run takes that from it;
 //   - a run keeps the revision and the terms that it began with. A newer revision begins
 //     another run;
 //   - only what a cluster says of itself at the very revision that it was given counts for

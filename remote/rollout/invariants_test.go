@@ -274,6 +274,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if c.pin != nil && c.pin.Revision == p.Revision && !c.pin.Blameless && p.Blameless && !c.unpinned {
 			return fmt.Errorf("%s was to blame at %s, and is not when it begins that again", c.name, p.Revision)
 		}
+		if err := f.pastBegan(c, p, w, d); err != nil {
+			return err
+		}
 		switch {
 		case run == nil:
 			return fmt.Errorf("%s began without a run", c.name)
@@ -301,6 +304,41 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 	return nil
 }
 
+// pastBegan holds a cluster that got past the Rollout what it has, and begins something else: nothing but a run takes
+// that from it, in its wave, and no run that it got past takes it back to what is not the newest.
+func (f *fleet) pastBegan(c *cluster, p *v1alpha1.ChildRollout, w int, d rollout.Decision) error {
+	run, had := d.Status.Run, c.pin
+	switch {
+	case c.unpinned && c.known && c.takesPast() && c.pin != nil:
+		if c.runs == c.pin.Revision {
+			return nil
+		}
+		had = &v1alpha1.ChildRollout{RolloutRevision: v1alpha1.RolloutRevision{Revision: c.runs}}
+		if b, good := f.status.Run, f.status.LastGood; b != nil && rollout.Active(b) {
+			had.Run = b.Number
+		} else if good != nil {
+			had.Run = good.Run
+		}
+	case had == nil || !had.Past || had.Revision == p.Revision:
+		return nil
+	}
+	switch {
+	case run == nil:
+	case run.Phase == v1alpha1.RolloutReverting && had.Revision == run.Revision:
+		return nil
+	case run.Phase == v1alpha1.RolloutReverted && had.Revision == run.Revision && had.Run == run.Number:
+		return nil // it got that while the run was under way
+	case run.Phase == v1alpha1.RolloutProgressing && p.Revision == run.Revision && p.Run == run.Number && (w < int(run.Wave) || w == int(run.Wave) && run.Begun):
+		if had.Run == run.Number && f.unread && f.spec.Upstream == nil {
+			return fmt.Errorf("%s got %s past run %d, and began %s before it is known what is newest", c.name, had.Revision, run.Number, p.Revision)
+		}
+		return nil
+	case d.Status.LastGood != nil && p.Run == d.Status.LastGood.Run && had.Run < p.Run:
+		return nil // a run passed without it
+	}
+	return fmt.Errorf("%s got %s past the Rollout, and began %s of run %d without a run for it: %+v", c.name, had.Revision, p.Revision, p.Run, run)
+}
+
 // passed holds waves that were passed against what they must have had.
 func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after map[string]*v1alpha1.ChildRollout) error {
 	run := d.Status.Run
@@ -314,7 +352,12 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			return fmt.Errorf("the run went back from wave %d to %d", b.Wave, run.Wave)
 		}
 	}
-	if b := before.Run; b != nil && b.Number != run.Number && b.Phase == v1alpha1.RolloutProgressing && b.Begun && !f.spec.Preempt &&
+	// Unless an agent that knows no Rollouts brought something else to a cluster of it.
+	overtaken := func(c *cluster) bool {
+		b, p := before.Run, c.pin
+		return waveOf(b.Terms.Waves, c) >= 0 && (c.unpinned && c.known && c.takesPast() && c.runs != b.Revision || p != nil && p.Past && p.Run == b.Number && p.Revision != b.Revision)
+	}
+	if b := before.Run; b != nil && b.Number != run.Number && b.Phase == v1alpha1.RolloutProgressing && b.Begun && !f.spec.Preempt && !slices.ContainsFunc(f.clusters, overtaken) &&
 		len(d.Status.History) > 0 && d.Status.History[0].Phase == v1alpha1.RolloutSuperseded {
 		return fmt.Errorf("run %d was superseded in the middle of wave %d", b.Number, b.Wave)
 	}

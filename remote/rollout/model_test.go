@@ -33,6 +33,8 @@ type fleet struct {
 	approved map[string]bool
 	// named are revisions that a run had, or that a cluster had before.
 	named map[string]bool
+	// unread: nobody knows at the moment whether there is a newer commit.
+	unread bool
 	// ready has at which revision a cluster was ready last, unless it failed at that since.
 	ready map[string]string
 	// proofs are what another environment proved, the newest first, failure why they cannot be
@@ -368,7 +370,8 @@ func (f *fleet) work() {
 }
 
 func (f *fleet) facts() rollout.Facts {
-	facts := rollout.Facts{UID: "uid", Candidate: &v1alpha1.RolloutRevision{Revision: f.revision()}, Requests: f.requests, Room: f.room, Unread: !f.settling && f.chance(5)}
+	f.unread = !f.settling && f.chance(5)
+	facts := rollout.Facts{UID: "uid", Candidate: &v1alpha1.RolloutRevision{Revision: f.revision()}, Requests: f.requests, Room: f.room, Unread: f.unread}
 	if f.spec.Upstream != nil {
 		facts.Upstream = f.upstream()
 	}

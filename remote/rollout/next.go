@@ -431,9 +431,9 @@ func (d *decision) choose() {
 			return
 		}
 		d.end(v1alpha1.RolloutSuperseded)
-	} else if run != nil && run.RolloutRevision == newest && run.Phase != v1alpha1.RolloutSuperseded {
-		return // it passed, or a person or its failures ended it
-	} else if good := d.status.LastGood; good != nil && good.RolloutRevision == newest && !d.strayed(good) {
+	} else if run != nil && run.RolloutRevision == newest && (run.Phase == v1alpha1.RolloutAborted || run.Phase == v1alpha1.RolloutReverted) {
+		return // a person or its failures ended it
+	} else if good := d.status.LastGood; good != nil && good.RolloutRevision == newest && (d.facts.Unread || !d.strayed(good)) {
 		return
 	}
 	if d.selectsNone() {
@@ -457,23 +457,14 @@ func (d *decision) choose() {
 	d.assign() // by the waves of these terms
 }
 
-// yields reports whether a newer revision may take the place of the run.
+// yields reports whether a newer revision may take the place of the run. One that clusters were taken past
+// would take them back, to bring them the newer one after that.
 func (d *decision) yields(r *v1alpha1.RolloutRun) bool {
 	switch r.Phase {
 	case v1alpha1.RolloutHalted:
 		return true
 	case v1alpha1.RolloutProgressing:
-		return !r.Begun || d.spec.Preempt
-	}
-	return false
-}
-
-// strayed reports whether a cluster has a revision of a later run than the good one.
-func (d *decision) strayed(good *v1alpha1.RolloutGood) bool {
-	for _, m := range d.all {
-		if m.pin != nil && m.pin.Run > good.Run && !m.has(good.RolloutRevision) {
-			return true
-		}
+		return !r.Begun || d.spec.Preempt || d.overtaken()
 	}
 	return false
 }

@@ -18,6 +18,7 @@ const (
 	first  = "main@sha1:1111111111111111111111111111111111111111"
 	second = "main@sha1:2222222222222222222222222222222222222222"
 	third  = "main@sha1:3333333333333333333333333333333333333333"
+	fourth = "main@sha1:4444444444444444444444444444444444444444"
 )
 
 // story drives a Rollout step by step. Each cluster has a name, which is its wave's with a

@@ -64,7 +64,7 @@ func TestUnpinned(t *testing.T) {
 				}
 			}
 		}},
-		{name: "takes what an earlier version brought back in waves", reason: "what was aborted came to all of them by an agent that knows no Rollouts", waves: two, clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+		{name: "keeps what was aborted, and an earlier version brought", reason: "what all of them have goes back with a run, in its waves, and with nothing else", waves: soaking(), clusters: names, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
 			s.facts.Requests.Abort = second
@@ -72,13 +72,40 @@ func TestUnpinned(t *testing.T) {
 			s.takes(true, "canary1")
 			s.after(time.Hour)
 			s.decide()
-			for i := range s.facts.Clusters {
-				c := &s.facts.Clusters[i]
-				c.Unpinned, c.Has, c.Ready = true, &v1alpha1.RolloutRevision{Revision: second}, false
-			}
+			past(s)
+			s.phase(v1alpha1.RolloutAborted)
+			s.at(second, names...)
+			s.commit(first)
 			s.decide()
-			s.at(second, "canary1", "rest2")
-			s.at(first, "rest1", "rest3") // two at a time
+			s.phase(v1alpha1.RolloutProgressing)
+			s.at(first, "canary1")
+		}},
+		{name: "keeps what was reverted, and an earlier version brought", reason: "a revision that failed is no candidate, and who has it for days does not lose it without a run", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(false, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			past(s)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			s.at(second, names...)
+		}},
+		{name: "reverts for a person what an earlier version brought", reason: "who asks for a revert means all that have the revision", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.facts.Requests.Abort = second
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			past(s)
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.at(first, "canary1", "rest1")
 		}},
 		{name: "leaves later waves while the first one proves it", reason: "all of them have it already: to take it back from who is to get it again changes each of them twice", waves: soaking(), clusters: names, tell: func(s *story) {
 			s.commit(second)
@@ -122,10 +149,104 @@ func TestUnpinned(t *testing.T) {
 			s.phase(v1alpha1.RolloutProgressing)
 			s.at(second, names...)
 		}},
-		{name: "takes back what is not the newest", reason: "the branch is at the last good one, and nothing else is to come", waves: two, clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+		{name: "takes back in waves what is not the newest", reason: "the branch is at the last good one, which is a candidate like any other as long as a cluster has something else", waves: soaking(), clusters: names, tell: func(s *story) {
+			good := s.status.LastGood.Run
 			past(s)
-			s.at(first, "canary1", "rest1", "rest3")
-			s.at(second, "rest2")
+			s.phase(v1alpha1.RolloutProgressing)
+			s.at(first, "canary1")
+			s.at(second, "rest1", "rest2", "rest3")
+			// What the Clusters share changes with the last of them: by the number, and as they are marked.
+			if c := s.cluster("canary1").Pin; c.Run != good+1 || c.Past {
+				s.t.Fatalf("canary1 goes back as %+v", c)
+			}
+			if c := s.cluster("rest1").Pin; c.Run != good || !c.Past {
+				s.t.Fatalf("rest1 has %+v", c)
+			}
+			s.takes(true, "canary1")
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			for range 5 {
+				s.after(30 * time.Minute)
+				s.decide()
+				s.takes(true, names...)
+			}
+			s.phase(v1alpha1.RolloutCompleted)
+			s.at(first, names...)
+			number := s.status.Run.Number
+			s.decide()
+			if s.status.Run.Number != number {
+				s.t.Fatalf("run %d follows at what all of them have", s.status.Run.Number)
+			}
+		}},
+		{name: "leaves a run that others got past", reason: "to finish it takes an older revision to clusters that have a newer one, and brings that again", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "canary1", "rest1", "rest3")
+			s.takes(true, "rest1", "rest3")
+			s.facts.Unread = true
+			s.decide()
+			for i := range s.facts.Clusters {
+				c := &s.facts.Clusters[i]
+				c.Unpinned, c.Has, c.Ready = true, &v1alpha1.RolloutRevision{Revision: third}, false
+			}
+			s.decide()
+			s.held(v1alpha1.ReasonSourceNotReady)
+			s.at(third, "canary1", "rest1", "rest3")
+			for i := range s.facts.Clusters {
+				s.facts.Clusters[i].Unpinned = false
+			}
+			s.takes(true, "canary1", "rest1", "rest3")
+			s.facts.Unread = false
+			s.commit(third)
+			s.decide()
+			if h := s.status.History[0]; h.Phase != v1alpha1.RolloutSuperseded || h.Revision != second {
+				s.t.Fatalf("it ended as %+v", h)
+			}
+			s.at(third, names...) // rest2, which was changing, keeps its place
+		}},
+		{name: "goes on with a run that others got past, at the newest", reason: "the branch was taken back to what it brings", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			number, c := s.status.Run.Number, s.cluster("canary1")
+			c.Unpinned, c.Has, c.Ready = true, &v1alpha1.RolloutRevision{Revision: third}, false
+			s.decide()
+			s.at(second, "canary1", "rest1")
+			s.result("canary1", v1alpha1.ResultUpdating)
+			if s.status.Run.Number != number {
+				s.t.Fatalf("run %d took the place of run %d", s.status.Run.Number, number)
+			}
+		}},
+		{name: "leaves later waves when a revert ends", reason: "a newer candidate begins a second later", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(third)
+			past(s)
+			s.at(third, "canary1")
+			s.takes(false, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.at(first, "canary1")
+			s.commit(fourth)
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "rest1", "rest2", "rest3")
+			s.decide()
+			s.at(fourth, "canary1")
+			s.at(second, "rest1", "rest2", "rest3")
+		}},
+		{name: "leaves later waves after an abort", reason: "nobody said that what they have is bad, and no run takes it from them", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.commit(third)
+			past(s)
+			s.facts.Requests.Abort = third
+			s.decide()
+			s.decide()
+			s.phase(v1alpha1.RolloutAborted)
+			s.at(third, "canary1")
+			s.at(second, "rest1", "rest2", "rest3")
 		}},
 		{name: "goes on from what it brought to who rolls", reason: "who was put off for an upgrade was ready at what it had, as all others", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.cluster("canary1").Rolling = v1alpha1.ReasonRollingOut

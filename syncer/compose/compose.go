@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -17,8 +18,17 @@ import (
 type Pin struct {
 	Revision string
 	// Run of the Rollout in which the Cluster got it. A lower one is further behind. It is zero of
-	// a Cluster that had the revision before any run gave it one.
+	// a Cluster that had the revision before any run gave it one, and below that of one that got it past the Rollout.
 	Run int64
+}
+
+// PinOf is what is on record of a Rollout. What a Cluster got past the Rollout came to all at once, with what
+// they share: that stays as it is until the last of them has left it.
+func PinOf(on *v1alpha1.ChildRollout) Pin {
+	if on.Past {
+		return Pin{on.Revision, -1}
+	}
+	return Pin{on.Revision, on.Run}
 }
 
 // Facts is the input of a composition.

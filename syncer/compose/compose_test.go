@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -128,6 +129,9 @@ func TestCompose(t *testing.T) {
 	classy := func(name, value string) string {
 		return fmt.Sprintf("{%skind: Cluster, metadata: {name: %s, annotations: {value: %q}}, spec: {topology: {classRef: {name: big}}}}", core, name, value)
 	}
+	past := func(revision string, run int64) Pin {
+		return PinOf(&v1alpha1.ChildRollout{RolloutRevision: v1alpha1.RolloutRevision{Revision: revision}, Run: run, Past: true})
+	}
 	all := func(value string, names ...string) []string {
 		lines := []string{common(value)}
 		for _, name := range names {
@@ -207,6 +211,22 @@ func TestCompose(t *testing.T) {
 			reason: "in a run that is reverted the good revision stays", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
 			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 2}}, good: "r1",
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
+		},
+		"SharedPast": {
+			reason: "what a version without Rollouts brought to all is there, and one that did not get it on record, or is new, changes nothing of it",
+			r2:     []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			pins: map[string]Pin{"a": past("r2", 6), "b": {"r1", 6}}, good: "r1",
+			want: "ClusterClass/big 2, Cluster/a 2, Cluster/b 1",
+		},
+		"SharedPastNewest": {
+			reason: "also where no run was before", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			pins: map[string]Pin{"a": past("r2", 0), "b": {"r1", 0}},
+			want: "ClusterClass/big 2, Cluster/a 2, Cluster/b 1",
+		},
+		"SharedPastBack": {
+			reason: "the last one that has it goes back with what all share", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			r0: []string{class("0"), classy("c", "0")}, pins: map[string]Pin{"a": {"r2", 7}, "b": past("r1", 6), "c": {"r0", 5}}, good: "r2",
+			want: "ClusterClass/big 1, Cluster/a 2, Cluster/c 0, Cluster/b 1",
 		},
 		"NoMoreShared": {
 			reason: "what no Cluster needs in the newest revision, and one behind does", r2: []string{class("2")}, r1: []string{class("1"), classy("a", "1")},

@@ -164,7 +164,7 @@ func (g *governed) take(cluster types.NamespacedName, mover rollout.Mover, child
 		return
 	}
 	if r := rollout.OnRecord(child, mover); r != nil && r.Revision != "" {
-		g.pins[cluster] = compose.Pin{Revision: r.Revision, Run: r.Run}
+		g.pins[cluster] = compose.PinOf(r)
 		return
 	}
 	g.held[cluster] = hold{v1alpha1.ReasonRolloutPending, "Rollout " + mover.Name + " has not let it have a revision yet"}

@@ -37,7 +37,7 @@ func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, n
 		if on == nil || on.Revision == "" {
 			continue
 		}
-		pin := compose.Pin{Revision: on.Revision, Run: on.Run}
+		pin := compose.PinOf(on)
 		if rollout.Content(pin.Revision) == rollout.Content(revision) {
 			pin.Revision = revision
 		}
