@@ -247,6 +247,23 @@ func TestUnpinned(t *testing.T) {
 	}
 }
 
+// TestPast: what a Cluster got past its Rollout is further behind than all that a run gave, for what is shared.
+func TestPast(t *testing.T) {
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("a", "waves=main@sha1:2")
+	r.child("b", "waves=main@sha1:1")
+	r.objects[1].(*v1alpha1.Child).Status.Rollouts[0].Past = true
+	s := r.take(nil)
+	g, err := s.govern(t.Context(), s.Obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := g.pins[types.NamespacedName{Namespace: "apps", Name: "a"}], g.pins[types.NamespacedName{Namespace: "apps", Name: "b"}]; a.Run >= b.Run || b.Run != 1 {
+		t.Errorf("the pins are %+v and %+v", a, b)
+	}
+}
+
 // sealed has decrypted a value.
 type sealed struct{ render.Decrypter }
 
