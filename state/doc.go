@@ -23,7 +23,7 @@
 //   - it may be ended at any request; the same restore goes on.
 //
 // Failure model: Take fails as a whole, since half of a state looks like all of a smaller
-// one. A Restore that fails leaves the Clusters that it made paused, with an annotation that
+// one; so it does while a Cluster is being restored. A Restore that fails leaves the Clusters that it made paused, with an annotation that
 // says of which state; nothing is built and nothing is deleted for them meanwhile. Two tiers
 // that run the same Clusters at the same time cannot be told from inside of either: whoever
 // restores makes sure that the other one is gone.

@@ -374,7 +374,7 @@ func (p *planner) cluster(s *Step) {
 	if s.there != nil {
 		if by := s.there.GetAnnotations()[v1alpha1.RestoringAnnotation]; by != "" && by != p.plan.id {
 			s.Action, s.Reason = Refuse, ReasonOtherRestore
-			s.Why = fmt.Sprintf("state %s is being restored; finish that first", by)
+			s.Why = fmt.Sprintf("state %s is being restored; finish that first, with its --version: cascade restore --dry-run says which state a version has", by)
 		}
 		return
 	}

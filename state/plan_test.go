@@ -621,6 +621,43 @@ func TestPausedStaysPaused(t *testing.T) {
 	}
 }
 
+// TestPauseOfARestore: earlier versions saved the tier while a restore was under way. What that had
+// paused goes on when it is restored, and what a person had paused does not.
+func TestPauseOfARestore(t *testing.T) {
+	a, b := cluster(t, "a"), cluster(t, "b")
+	for _, u := range []*unstructured.Unstructured{a[0], b[0]} {
+		_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
+		u.SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: "other"})
+	}
+	b[0].SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: "other", v1alpha1.RestoredPausedAnnotation: "true"})
+	c := newFake(t)
+	report, err := Restore(t.Context(), c, snapshotOf(a, b), Options{})
+	if err != nil || !slices.Equal(report.Resumed, []string{"fleet/a"}) {
+		t.Errorf("resumed are %q, %v", report.Resumed, err)
+	}
+	for _, of := range [][]*unstructured.Unstructured{a, b} {
+		u := of[0].DeepCopy()
+		if err := c.Get(t.Context(), kube.ObjectKeyFromObject(u), u); err != nil {
+			t.Fatal(err)
+		}
+		if clusterapi.IsPausedBySpec(u) != (u.GetName() == "b") || len(u.GetAnnotations()) != 0 {
+			t.Errorf("Cluster %s is %v", u.GetName(), u.Object)
+		}
+	}
+}
+
+// TestHalfRestored: half of a tier is not taken for all of it, whoever asks.
+func TestHalfRestored(t *testing.T) {
+	s := snapshotOf(cluster(t, "a"), cluster(t, "b"))
+	if err := whole(s); err != nil {
+		t.Error(err)
+	}
+	s.Objects[3].SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: "id"})
+	if err := whole(s); !errors.Is(err, ErrRestoring) || !strings.Contains(err.Error(), "Cluster fleet/b") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func newFake(t *testing.T) kube.Client {
 	t.Helper()
 	return fake.NewClientBuilder().WithInterceptorFuncs(giveUID()).Build()

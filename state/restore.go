@@ -343,11 +343,19 @@ func (r *restorer) pause(u, saved *unstructured.Unstructured) {
 		annotations = map[string]string{}
 	}
 	annotations[v1alpha1.RestoringAnnotation] = r.plan.id
-	if clusterapi.IsPausedBySpec(saved) || saved.GetDeletionTimestamp() != nil || isMoving(saved) {
+	if wasPaused(saved) || saved.GetDeletionTimestamp() != nil || isMoving(saved) {
 		annotations[v1alpha1.RestoredPausedAnnotation] = "true"
 	}
 	u.SetAnnotations(annotations)
 	_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
+}
+
+// wasPaused reports whether somebody had paused a Cluster when the state was saved. In a state that an
+// earlier version saved while another restore was under way, the pause is that one's.
+func wasPaused(u *unstructured.Unstructured) bool {
+	annotations := u.GetAnnotations()
+	_, stays := annotations[v1alpha1.RestoredPausedAnnotation]
+	return clusterapi.IsPausedBySpec(u) && (stays || annotations[v1alpha1.RestoringAnnotation] == "")
 }
 
 // isMoving reports whether a pivot had a Cluster when the state was saved. Which management

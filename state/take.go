@@ -32,6 +32,9 @@ const (
 	page = 500
 )
 
+// ErrRestoring: a restore into the tier is not over.
+var ErrRestoring = errors.New("a restore into the tier is not over: where it was ended, call the same cascade restore again")
+
 // TakeOptions of Take.
 type TakeOptions struct {
 	// Program is the version of this program.
@@ -71,7 +74,8 @@ func (o *TakeOptions) defaults() {
 	}
 }
 
-// Take reads the state of a tier. c reads from the API server, not from a cache.
+// Take reads the state of a tier. c reads from the API server, not from a cache. It fails with
+// ErrRestoring while a Cluster is being restored: the state has not all of what is restored.
 func Take(ctx context.Context, c client.Reader, o TakeOptions) (*archive.Snapshot, error) {
 	o.defaults()
 	tier, err := identity(ctx, c)
@@ -88,6 +92,9 @@ func Take(ctx context.Context, c client.Reader, o TakeOptions) (*archive.Snapsho
 		case err != nil:
 			return nil, err
 		case len(missing) == 0 || reading == readings || slices.Equal(missing, lacking) && reading > 2:
+			if err := whole(s); err != nil {
+				return nil, err
+			}
 			for _, m := range slices.Concat(missing, o.vague) {
 				o.Warn(m)
 			}
@@ -102,6 +109,20 @@ func Take(ctx context.Context, c client.Reader, o TakeOptions) (*archive.Snapsho
 			return nil, fmt.Errorf("cannot read the state of the tier: %w", err)
 		}
 	}
+}
+
+// whole fails for a state of which a Cluster is still being restored.
+func whole(s *archive.Snapshot) error {
+	for i := range s.Objects {
+		if u := &s.Objects[i]; isCluster(u) && u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
+			return restoring(nameOf(u))
+		}
+	}
+	return nil
+}
+
+func restoring(cluster types.NamespacedName) error {
+	return fmt.Errorf("cannot take the state of the tier: Cluster %s is being restored: %w", cluster, ErrRestoring)
 }
 
 // identity of a cluster.

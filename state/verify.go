@@ -176,18 +176,20 @@ func Clusters(s *archive.Snapshot) []types.NamespacedName {
 	return out
 }
 
-// Restoring reports how many Clusters a tier has, and which of them a restore has not resumed yet.
-func Restoring(ctx context.Context, c kube.Reader) (all int, restoring []types.NamespacedName, err error) {
+// CountClusters reports how many Clusters a tier has. It fails as Take does while one of them is being
+// restored, and costs less.
+func CountClusters(ctx context.Context, c kube.Reader) (n int, err error) {
 	gvk, err := clusters.Served(ctx, c)
 	if err != nil || gvk.Empty() {
-		return 0, nil, err
+		return 0, err
 	}
+	var unfinished error
 	_, err = list(ctx, c, gvk, "", func(u *unstructured.Unstructured) {
-		if all++; u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
-			restoring = append(restoring, nameOf(u))
+		if n++; u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
+			unfinished = restoring(nameOf(u))
 		}
 	})
-	return all, restoring, err
+	return n, errors.Join(err, unfinished)
 }
 
 // Follows reports whether a newer state is of the tier of another one as it went on, so that what

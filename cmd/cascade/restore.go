@@ -88,7 +88,11 @@ func (r *restoring) run(ctx context.Context) error {
 		return err
 	}
 	options.Newer = newer
-	r.say("version %s of tier %s, taken at %s by %s: %d Clusters, %d objects", v, s.Tier, s.Taken.Format(time.RFC3339), s.Program, len(state.Clusters(s)), len(s.Objects))
+	id, err := state.ID(s)
+	if err != nil {
+		return err
+	}
+	r.say("version %s of tier %s, state %s, taken at %s by %s: %d Clusters, %d objects", v, s.Tier, id, s.Taken.Format(time.RFC3339), s.Program, len(state.Clusters(s)), len(s.Objects))
 	cl, err := r.client()
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@
 //   - only a StateBackup in the agent's own namespace counts: who may write one elsewhere
 //     could otherwise send the Secrets of the whole tier to a place of their own;
 //   - nothing is saved without a recipient;
+//   - nothing is saved while a Cluster is being restored;
 //   - above versions that another StateBackup saved, nothing is saved that could be an empty tier
 //     before its restore;
 //   - versions are deleted after a newer one is complete, and the newest is never deleted;

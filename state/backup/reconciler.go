@@ -194,11 +194,11 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		},
 	})
 	if err != nil {
-		return "", &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
+		return "", unreadable(err)
 	}
 	digest, err := state.ID(s)
 	if err != nil {
-		return "", &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
+		return "", unreadable(err)
 	}
 	if n := len(versions); n > 0 && digest == o.Status.LastDigest && versions[n-1].String() == o.Status.LastVersion {
 		if err := r.claim(ctx, o); err != nil {
@@ -221,11 +221,24 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 	return r.keep(ctx, o, at, t, s, sealed, digest)
 }
 
-// admit fails if what others saved at the destination may still be what is to be restored into the
-// tier. A version above it would be the newest, of a tier without Clusters, and each that follows
-// would have one of the good ones deleted. A tier of which the first sync is open makes no Cluster
-// unasked: where it has some, they were restored, moved here, or a person wanted them.
+// unreadable gives an error of reading the tier its reason.
+func unreadable(err error) error {
+	if errors.Is(err, state.ErrRestoring) {
+		return &failure{reason: v1alpha1.ReasonRestorePending, err: err}
+	}
+	return &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
+}
+
+// admit fails while a Cluster is being restored, whoever saved before, and if what others saved at the
+// destination may still be what is to be restored into the tier. A version above it would be the newest,
+// of a tier without Clusters, and each that follows would have one of the good ones deleted. A tier of which
+// the first sync is open makes no Cluster unasked: where it has some, they were restored, moved here, or a
+// person wanted them.
 func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
+	clusters, err := state.CountClusters(ctx, r.Reader)
+	if err != nil {
+		return unreadable(err)
+	}
 	if len(versions) == 0 || o.Status.Destination == o.Spec.Destination.URL {
 		return nil
 	}
@@ -236,21 +249,11 @@ func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, version
 		return nil
 	}
 	cm := &corev1.ConfigMap{}
-	err := r.Reader.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
+	err = r.Reader.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
 	if client.IgnoreNotFound(err) != nil {
-		return &failure{reason: v1alpha1.ReasonStateUnreadable, err: fmt.Errorf("cannot read the record of the first sync: %w", err)}
+		return unreadable(fmt.Errorf("cannot read the record of the first sync: %w", err))
 	}
-	if settled, _ := firstsync.Says(cm); settled {
-		return nil
-	}
-	clusters, restoring, err := state.Restoring(ctx, r.Reader)
-	switch {
-	case err != nil:
-		return &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
-	case len(restoring) > 0:
-		return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
-			"cannot save above version %s: Cluster %s is being restored; where that was ended, call the same cascade restore again", newest, restoring[0])}
-	case clusters > 0:
+	if settled, _ := firstsync.Says(cm); settled || clusters > 0 {
 		return nil
 	}
 	return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
