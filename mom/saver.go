@@ -215,7 +215,7 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 		return err
 	}
 	// What is old is of no use to anybody; that it is still there hurts nobody.
-	if _, err := s.state.Store.Prune(ctx, s.lease.current(), s.state.Keep); err != nil && !errors.Is(err, store.ErrLockLost) {
+	if _, err := s.state.Store.Prune(ctx, s.lease.current(), store.Version{}, s.state.Keep); err != nil && !errors.Is(err, store.ErrLockLost) {
 		s.say("old versions of the state are not deleted: %v", err)
 	}
 	return nil

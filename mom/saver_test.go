@@ -106,7 +106,9 @@ func (s *shelf) Save(_ context.Context, l store.Lock, content []byte) (store.Ver
 	return store.Version{Epoch: l.Epoch, Number: int64(len(s.saved))}, nil
 }
 
-func (s *shelf) Prune(context.Context, store.Lock, int) ([]store.Version, error) { return nil, nil }
+func (s *shelf) Prune(context.Context, store.Lock, store.Version, int) ([]store.Version, error) {
+	return nil, nil
+}
 
 func (s *shelf) all() []string {
 	s.mu.Lock()

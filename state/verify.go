@@ -176,41 +176,47 @@ func Clusters(s *archive.Snapshot) []types.NamespacedName {
 	return out
 }
 
-// CountClusters reports how many Clusters a tier has. It fails as Take does while one of them is being
-// restored, and costs less.
-func CountClusters(ctx context.Context, c kube.Reader) (n int, err error) {
+// CountRunning reports how many Clusters of a tier are not paused. It fails as Take does while one of
+// its Clusters is being restored, and costs less.
+func CountRunning(ctx context.Context, c kube.Reader) (n int, err error) {
 	gvk, err := clusters.Served(ctx, c)
 	if err != nil || gvk.Empty() {
 		return 0, err
 	}
 	var unfinished error
 	_, err = list(ctx, c, gvk, "", func(u *unstructured.Unstructured) {
-		if n++; u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
+		if !clusterapi.IsPausedBySpec(u) {
+			n++
+		}
+		if u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
 			unfinished = restoring(nameOf(u))
 		}
 	})
 	return n, errors.Join(err, unfinished)
 }
 
-// Follows reports whether a newer state is of the tier of another one as it went on, so that what
-// it does not have was removed since: it is of the same cluster, or knows who led the tier then. One
-// that an agent saved which began anew at the same address, before anything was restored, does not.
-// A state that has nobody on record who led its tier is followed by any that has Clusters, or by any if
-// it has none itself: there is nothing to build again, or to leave out.
-func Follows(newer, s *archive.Snapshot, namespace string) (bool, error) {
+// Follows reports whether a newer state is of the tier of another one as it went on. known: it is, as it is
+// of the same cluster, or knows who led the tier then; where nobody is on record who led the tier, it has all
+// its Clusters. Only such a one stands for the other. may: it could be, so that a Cluster which it does not
+// have may have been removed since. One that an agent saved which began anew at the same address, before
+// anything was restored, is neither.
+func Follows(newer, s *archive.Snapshot, namespace string) (known, may bool, err error) {
 	then, err := lineageOf(s, namespace)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if newer.Tier == s.Tier {
-		return true, nil
+		return true, true, nil
 	}
 	if len(then) == 0 {
-		return len(Clusters(newer)) > 0 || len(Clusters(s)) == 0, nil
+		has := Clusters(newer)
+		lacks := slices.ContainsFunc(Clusters(s), func(name types.NamespacedName) bool { return !slices.Contains(has, name) })
+		return !lacks, !lacks || len(has) > 0, nil
 	}
 	since, err := lineageOf(newer, namespace)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
-	return slices.ContainsFunc(since, func(m epoch.Mark) bool { return m.Holder == then[0].Holder }), nil
+	known = slices.ContainsFunc(since, func(m epoch.Mark) bool { return m.Holder == then[0].Holder })
+	return known, known, nil
 }

@@ -24,7 +24,7 @@ type StateBackupSpec struct {
 	// Encryption says who can read them.
 	// +required
 	Encryption StateEncryption `json:"encryption"`
-	// KeepLast is how many versions are kept. The newest is never deleted.
+	// KeepLast is how many of its own versions are kept. The newest is never deleted, and none that others saved.
 	// +kubebuilder:default=30
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
@@ -99,6 +99,10 @@ type StateBackupStatus struct {
 	// nothing until these cannot be what is to be restored into the tier.
 	// +optional
 	Destination string `json:"destination,omitempty"`
+	// SavedAbove is the newest version that others had saved there when it began to. That one and those
+	// before it are not deleted.
+	// +optional
+	SavedAbove string `json:"savedAbove,omitempty"`
 	// LastVersion is the newest version: <epoch>-<number>.
 	// +optional
 	LastVersion string `json:"lastVersion,omitempty"`

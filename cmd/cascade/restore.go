@@ -107,11 +107,7 @@ func (r *restoring) run(ctx context.Context) error {
 	return err
 }
 
-// choose returns the version to restore, and the newest one that follows it, nil if none does. It does
-// not choose where the newest has no Clusters and is not known to follow the ones before it: an agent
-// may have saved a tier that was made anew before anything was restored into it, or the tier may have
-// gone on without what the former had. The one would restore nothing, and the other one Clusters that
-// are gone.
+// choose returns the version to restore, and the newest one that may follow it, nil if none does.
 func (r *restoring) choose(versions []store.Version, namespace string, load func(store.Version) (*archive.Snapshot, error)) (v store.Version, s, newer *archive.Snapshot, err error) {
 	if v, err = store.Find(versions, r.version); err != nil {
 		return v, nil, nil, err
@@ -121,32 +117,41 @@ func (r *restoring) choose(versions []store.Version, namespace string, load func
 	}
 	i := slices.Index(versions, v)
 	if r.version == "" {
-		var before *archive.Snapshot
-		for i--; i >= 0 && len(state.Clusters(s)) == 0 && (before == nil || len(state.Clusters(before)) == 0); i-- {
-			if before, err = load(versions[i]); err != nil {
-				return v, nil, nil, fmt.Errorf("cannot compare version %s, which has no Clusters, with the ones before: %w; to restore it nevertheless, name it with --version", v, err)
-			}
-			follows, err := state.Follows(s, before, namespace)
-			if err == nil && !follows {
-				err = fmt.Errorf("cannot choose a version: the newest, %s, of tier %s, has no Clusters, and is not known to follow %s, of tier %s, which has %d; name the one to restore with --version",
-					v, s.Tier, versions[i], before.Tier, len(state.Clusters(before)))
-			}
-			if err != nil {
-				return v, nil, nil, err
-			}
-		}
-		return v, s, nil, nil
+		return v, s, nil, stands(v, s, versions[:i], namespace, load)
 	}
 	for _, after := range slices.Backward(versions[i+1:]) {
 		if newer, err = load(after); err != nil {
 			return v, nil, nil, fmt.Errorf("cannot compare version %s with version %s, which is newer: %w", v, after, err)
 		}
-		follows, err := state.Follows(newer, s, namespace)
-		if err != nil || follows {
+		_, may, err := state.Follows(newer, s, namespace)
+		if err != nil || may {
 			return v, s, newer, err
 		}
 	}
 	return v, s, nil, nil
+}
+
+// stands fails if the newest version is not known to go on from those before it: an agent may have saved a
+// tier that was made anew before all was restored into it, or the tier may have gone on without what the
+// former had. Which of them is to be restored, a person says. The versions of a tier lie together, so that
+// each look goes twice as far back as the one before, until it is at those of another tier that had some.
+func stands(newest store.Version, s *archive.Snapshot, below []store.Version, namespace string, load func(store.Version) (*archive.Snapshot, error)) error {
+	for back := 1; len(below) > 0; back *= 2 {
+		v := below[max(len(below)-back, 0)]
+		before, err := load(v)
+		if err != nil {
+			return fmt.Errorf("cannot compare version %s with version %s, which is older: %w; to restore the newest nevertheless, name it with --version", newest, v, err)
+		}
+		known, _, err := state.Follows(s, before, namespace)
+		if err == nil && !known {
+			err = fmt.Errorf("cannot choose a version: the newest, %s, of tier %s, with %d Clusters, is not known to follow %s, of tier %s, with %d; name the one to restore with --version",
+				newest, s.Tier, len(state.Clusters(s)), v, before.Tier, len(state.Clusters(before)))
+		}
+		if err != nil || back >= len(below) || before.Tier != s.Tier && len(state.Clusters(before)) > 0 {
+			return err
+		}
+	}
+	return nil
 }
 
 // keys reads --identity.

@@ -35,9 +35,15 @@ func TestChoose(t *testing.T) {
 		"Newest":      {"the newest, as ever", []version{former, former}, "", 1, -1, false},
 		"Empty":       {"an agent saved the new tier, before a restore or since it goes on without Clusters: a person knows", []version{former, {"new", "", 0}, {"new", "begun", 0}}, "", -1, -1, true},
 		"Twice":       {"and another one before it", []version{former, {"first", "", 0}, {"new", "begun", 0}}, "", -1, -1, true},
+		"Approved":    {"a person approved one Cluster before the restore", []version{former, {"new", "begun", 1}}, "", -1, -1, true},
+		"ApprovedOld": {"and many versions were saved since", []version{former, {"new", "begun", 1}, {"new", "begun", 1}, {"new", "begun", 1}, {"new", "begun", 1}, {"new", "begun", 1}}, "", -1, -1, true},
+		"ApprovedOne": {"where no child was ever reached", []version{{"former", "", 2}, {"new", "", 1}}, "", -1, -1, true},
+		"Moved":       {"clusterctl brought all of them", []version{{"former", "", 2}, {"new", "", 2}}, "", 1, -1, false},
 		"EmptyAsked":  {"a person says that the tier has none", []version{former, {"new", "", 0}, {"new", "begun", 0}}, "3-1", 2, -1, false},
 		"Removed":     {"the tier had its Clusters removed", []version{former, {"former", "then", 0}}, "", 1, -1, false},
-		"RemovedLong": {"a while ago", []version{{"other", "x", 1}, former, {"former", "then", 0}, {"former", "then", 0}}, "", 3, -1, false},
+		"RemovedLong": {"a while ago", []version{former, {"former", "then", 0}, {"former", "then", 0}}, "", 2, -1, false},
+		"Shared":      {"another tier was saved there before: if that was lost, its Clusters are not in the newest", []version{{"other", "x", 1}, former, {"former", "then", 0}, {"former", "then", 0}}, "", -1, -1, true},
+		"RestoredOld": {"what the tier was restored from lies above what had nothing to do with it", []version{{"other", "x", 1}, former, former, {"next", "now then", 1}}, "", 3, -1, false},
 		"Restored":    {"the tier was restored elsewhere, and had them removed there", []version{former, {"next", "now then", 0}}, "", 1, -1, false},
 		"NoLineage":   {"no child of it was ever reached: whose state the newest is, nobody can tell", []version{{"former", "", 2}, {"next", "", 0}}, "", -1, -1, true},
 		"NeverAny":    {"neither has Clusters, or children", []version{{"former", "", 0}, {"next", "", 0}}, "", 1, -1, false},
@@ -87,8 +93,8 @@ func TestChoose(t *testing.T) {
 // snapshot of a tier that holders led, the last one first.
 func snapshot(tier, lineage string, clusters int) *archive.Snapshot {
 	s := &archive.Snapshot{Tier: tier}
-	for range clusters {
-		s.Objects = append(s.Objects, unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}})
+	for i := range clusters {
+		s.Objects = append(s.Objects, unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": map[string]any{"namespace": "fleet", "name": fmt.Sprint("c", i)}}})
 	}
 	if lineage == "" {
 		return s

@@ -219,7 +219,7 @@ func (s *saving) keepVersion(ctx context.Context, at store.Store, sealed []byte,
 			s.say("somebody saved since: old versions stay")
 			return nil
 		}
-		old, err := at.Prune(ctx, l, s.keep)
+		old, err := at.Prune(ctx, l, store.Version{}, s.keep)
 		if len(old) > 0 {
 			s.say("deleted %d old versions", len(old))
 		}

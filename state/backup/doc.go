@@ -13,7 +13,8 @@
 //   - nothing is saved while a Cluster is being restored;
 //   - above versions that another StateBackup saved, nothing is saved that could be an empty tier
 //     before its restore;
-//   - versions are deleted after a newer one is complete, and the newest is never deleted;
+//   - versions are deleted after a newer one is complete, and the newest is never deleted, nor what
+//     others saved at the destination before;
 //   - no condition and no event has anything of what was saved.
 //
 // Failure model: what fails is tried again, with growing pauses. The age of the last success

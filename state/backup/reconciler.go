@@ -201,7 +201,7 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		return "", unreadable(err)
 	}
 	if n := len(versions); n > 0 && digest == o.Status.LastDigest && versions[n-1].String() == o.Status.LastVersion {
-		if err := r.claim(ctx, o); err != nil {
+		if err := r.claim(ctx, o, versions); err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("the state is that of version %s", o.Status.LastVersion), nil
@@ -215,7 +215,7 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 			return "", &failure{reason: v1alpha1.ReasonProgressing, err: err}
 		}
 	}
-	if err := r.claim(ctx, o); err != nil {
+	if err := r.claim(ctx, o, versions); err != nil {
 		return "", err
 	}
 	return r.keep(ctx, o, at, t, s, sealed, digest)
@@ -229,23 +229,16 @@ func unreadable(err error) error {
 	return &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
 }
 
-// admit fails while a Cluster is being restored, whoever saved before, and if what others saved at the
-// destination may still be what is to be restored into the tier. A version above it would be the newest,
-// of a tier without Clusters, and each that follows would have one of the good ones deleted. A tier of which
-// the first sync is open makes no Cluster unasked: where it has some, they were restored, moved here, or a
-// person wanted them.
+// admit fails while a Cluster is being restored, and if what others saved at the destination may still be
+// what is to be restored into the tier: it would no longer be the newest. A tier of which the first sync is
+// open makes no Cluster unasked: where some are not paused, they were restored, moved here, or a person wanted
+// them. Whether all were, nobody knows, so that versions of others are not deleted after that either.
 func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
-	clusters, err := state.CountClusters(ctx, r.Reader)
+	running, err := state.CountRunning(ctx, r.Reader)
 	if err != nil {
 		return unreadable(err)
 	}
-	if len(versions) == 0 || o.Status.Destination == o.Spec.Destination.URL {
-		return nil
-	}
-	newest := versions[len(versions)-1]
-	// The version of Cascade before noted no destination. The digest is only there while the spec is the one
-	// by which the last version was saved.
-	if o.Status.Destination == "" && o.Status.LastDigest != "" && o.Status.LastVersion == newest.String() {
+	if len(versions) == 0 || mine(o, versions) || running > 0 {
 		return nil
 	}
 	cm := &corev1.ConfigMap{}
@@ -253,30 +246,40 @@ func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, version
 	if client.IgnoreNotFound(err) != nil {
 		return unreadable(fmt.Errorf("cannot read the record of the first sync: %w", err))
 	}
-	if settled, _ := firstsync.Says(cm); settled || clusters > 0 {
+	if settled, _ := firstsync.Says(cm); settled {
 		return nil
 	}
 	return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
-		"cannot save above version %s, which this StateBackup did not save: the tier has no Clusters, and its first sync is not over. If the tier that saved it is gone, and this one takes its place: cascade restore. "+
-			"If that is another tier: give this one a destination of its own. If nothing is to be restored, or all is: cascade approve first-sync", newest)}
+		"cannot save above version %s, which this StateBackup did not save: no Cluster of the tier runs, and its first sync is not over. If the tier that saved it is gone, and this one takes its place: cascade restore. "+
+			"If that is another tier: give this one a destination of its own. If nothing is to be restored, or all is: cascade approve first-sync", versions[len(versions)-1])}
 }
 
-// claim notes that the destination is one that this StateBackup saves at, before it does: a version
-// whose answer is lost is its own all the same.
-func (r *Reconciler) claim(ctx context.Context, o *v1alpha1.StateBackup) error {
+// mine reports whether a StateBackup saved at its destination before. The version of Cascade before noted no
+// destination. The digest is only there while the spec is the one by which the last version was saved.
+func mine(o *v1alpha1.StateBackup, versions []store.Version) bool {
+	return o.Status.Destination == o.Spec.Destination.URL ||
+		o.Status.Destination == "" && o.Status.LastDigest != "" && o.Status.LastVersion == versions[len(versions)-1].String()
+}
+
+// claim notes that the destination is one that this StateBackup saves at, and what others saved there,
+// before it does: a version whose answer is lost is its own all the same.
+func (r *Reconciler) claim(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
 	if o.Status.Destination == o.Spec.Destination.URL {
 		return nil
 	}
 	claimed := o.DeepCopy()
-	claimed.Status.Destination = o.Spec.Destination.URL
+	claimed.Status.Destination, claimed.Status.SavedAbove = o.Spec.Destination.URL, ""
+	if len(versions) > 0 && !mine(o, versions) {
+		claimed.Status.SavedAbove = versions[len(versions)-1].String()
+	}
 	if err := status.Patch(ctx, r.Client, o, claimed, manager); err != nil {
 		return &failure{reason: v1alpha1.ReasonProgressing, err: err}
 	}
-	o.Status.Destination = claimed.Status.Destination
+	o.Status.Destination, o.Status.SavedAbove = claimed.Status.Destination, claimed.Status.SavedAbove
 	return nil
 }
 
-// keep saves a version under the lock, and deletes old ones.
+// keep saves a version under the lock, and deletes old ones of this StateBackup.
 func (r *Reconciler) keep(ctx context.Context, o *v1alpha1.StateBackup, at store.Store, t timing, s *archive.Snapshot, sealed []byte, digest string) (string, error) {
 	l, err := at.Lock(ctx, r.Holder, t.timeout)
 	if err != nil {
@@ -300,7 +303,7 @@ func (r *Reconciler) keep(ctx context.Context, o *v1alpha1.StateBackup, at store
 	if keep <= 0 {
 		keep = defaultKeep
 	}
-	pruned, err := at.Prune(ctx, l, keep)
+	pruned, err := at.Prune(ctx, l, store.ParseVersion(o.Status.SavedAbove), keep)
 	o.Status.Versions = o.Status.Versions + 1 - int32(len(pruned))
 	if err != nil {
 		return "", destination(fmt.Errorf("version %s is saved: %w", v, err))

@@ -257,7 +257,7 @@ func TestRestorePending(t *testing.T) {
 		destination string
 		// before: so did the version of Cascade before, which noted no destination.
 		before bool
-		// clusters of the tier, each with the state that is being restored, if one is.
+		// clusters of the tier, each with the state that is being restored, if one is, or paused.
 		clusters []string
 		// want is a part of the condition; empty: a version is saved.
 		want string
@@ -268,6 +268,9 @@ func TestRestorePending(t *testing.T) {
 		"Settled":   {"the tier is whole: only the StateBackup is new", "settled", true, "", false, none, ""},
 		"First":     {"nothing was saved there before", "open", false, "", false, none, ""},
 		"Restored":  {"Clusters run: a restored tier is open for as long as anything that Git declares is not ready", "open", true, "", false, []string{"", ""}, ""},
+		"Approved":  {"a person approved one of many: the others are in the version of the former tier, and nowhere else", "open", true, "", false, []string{""}, ""},
+		"Moving":    {"clusterctl brought a part of them", "open", true, "", false, []string{"paused", "paused"}, "cascade restore"},
+		"Paused":    {"a person paused one of them", "open", true, "", false, []string{"paused", ""}, ""},
 		"Held":      {"a hold of a person does not end by itself", "adopt", true, "", false, []string{""}, ""},
 		"Restoring": {"a part of them is made", "open", true, "", false, []string{"", "id"}, "Cluster fleet/b is being restored"},
 		"Again":     {"a part of them is made, and the tier lives on: half of it would be the newest version", "settled", true, "s3://bucket/tier", false, []string{"id"}, "the same cascade restore"},
@@ -302,7 +305,10 @@ func TestRestorePending(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := "1-1"
+			want := []string{"1-1"}
+			if !tt.former && tt.want != "" {
+				want = nil
+			}
 			if tt.former {
 				l, err := at.Lock(t.Context(), "former", time.Minute)
 				if err == nil {
@@ -312,7 +318,10 @@ func TestRestorePending(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tt.want == "" {
-					want = "2-1"
+					want = append(want, "2-1")
+				}
+				if tt.want == "" && (tt.before || tt.destination != "") { // its own
+					want = want[1:]
 				}
 			}
 			reader := b.Reader
@@ -334,14 +343,49 @@ func TestRestorePending(t *testing.T) {
 			if again, _, err := b.reconcile(); tt.want != "" && (err == nil || ready(again) != ready(o)) {
 				t.Errorf("%s: tried again: %+v, %v", tt.reason, ready(again), err)
 			}
-			var kept []string
-			if tt.former || tt.want == "" {
-				kept = []string{want}
-			}
-			if names := b.versions(); !slices.Equal(names, kept) {
-				t.Errorf("%s: the versions are %q, want %q", tt.reason, names, kept)
+			if names := b.versions(); !slices.Equal(names, want) {
+				t.Errorf("%s: the versions are %q, want %q", tt.reason, names, want)
 			}
 		})
+	}
+}
+
+// TestOthersVersions: what others saved stays, however much is saved above it, and also where the status of
+// the first version is not written. A tier whose first sync is over at once may be one that is made anew.
+func TestOthersVersions(t *testing.T) {
+	b := newBench(t, nil)
+	at, err := store.Open(t.Context(), b.dir, store.Options{Now: b.Reconciler.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := at.Lock(t.Context(), "former", time.Minute)
+	for range 3 {
+		if err == nil {
+			_, err = at.Save(t.Context(), l, []byte("former"))
+		}
+	}
+	if err := errors.Join(err, at.Unlock(t.Context(), l)); err != nil {
+		t.Fatal(err)
+	}
+	whole := b.Client
+	b.Client = interceptor.NewClient(whole.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if o.(*v1alpha1.StateBackup).Status.LastVersion != "" {
+				return errors.New("the process is killed")
+			}
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	for i := range 5 {
+		b.now = b.now.Add(time.Hour)
+		b.change(string(rune('a' + i)))
+		if _, _, err := b.reconcile(); (err != nil) != (i == 0) {
+			t.Fatal(err)
+		}
+		b.Client = whole
+	}
+	if names, want := b.versions(), []string{"1-1", "1-2", "1-3", "5-1", "6-1"}; !slices.Equal(names, want) {
+		t.Errorf("the versions are %q, want %q", names, want)
 	}
 }
 
@@ -386,7 +430,11 @@ func (b *bench) cluster(name, restoring string) {
 	u.SetNamespace("fleet")
 	u.SetName(name)
 	u.SetUID(types.UID(name))
-	if restoring != "" {
+	switch restoring {
+	case "":
+	case "paused":
+		_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
+	default:
 		u.SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: restoring})
 	}
 	if err := b.Client.Create(b.t.Context(), u); err != nil {

@@ -100,9 +100,9 @@ type Store interface {
 	// Versions returns the complete versions, the oldest first. It fails with ErrGone if there
 	// were some and are none.
 	Versions(ctx context.Context) ([]Version, error)
-	// Prune deletes the oldest versions until keep are left, at least one. It returns those
-	// that it deleted.
-	Prune(ctx context.Context, l Lock, keep int) ([]Version, error)
+	// Prune deletes the oldest of the versions after one until keep of these are left, at least one;
+	// the zero Version has none before it. It returns those that it deleted.
+	Prune(ctx context.Context, l Lock, after Version, keep int) ([]Version, error)
 	// Lock takes the lock for a time, or fails with ErrLocked. Each lock has a higher epoch
 	// than all before it, whoever holds it.
 	Lock(ctx context.Context, holder string, ttl time.Duration) (Lock, error)
@@ -136,6 +136,15 @@ type Version struct {
 
 // String is the name that people use for it.
 func (v Version) String() string { return fmt.Sprintf("%d-%d", v.Epoch, v.Number) }
+
+// ParseVersion reads the name of one; it is zero for anything else.
+func ParseVersion(name string) Version {
+	var v Version
+	if _, err := fmt.Sscanf(name, "%d-%d", &v.Epoch, &v.Number); err != nil || v.String() != name {
+		return Version{}
+	}
+	return v
+}
 
 // file is the name of its file, in an order that sorts as versions do.
 func (v Version) file() string { return fmt.Sprintf("%010d-%010d.age", v.Epoch, v.Number) }
@@ -425,7 +434,7 @@ func (k *kept) Versions(ctx context.Context) ([]Version, error) {
 	return versions, nil
 }
 
-func (k *kept) Prune(ctx context.Context, l Lock, keep int) ([]Version, error) {
+func (k *kept) Prune(ctx context.Context, l Lock, after Version, keep int) ([]Version, error) {
 	if err := k.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -441,7 +450,7 @@ func (k *kept) Prune(ctx context.Context, l Lock, keep int) ([]Version, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the versions at %s: %w", k.at, err)
 	}
-	versions := r.versions(files)
+	versions := slices.DeleteFunc(r.versions(files), func(v Version) bool { return v.Compare(after) <= 0 })
 	old := versions[:max(0, len(versions)-max(keep, 1))]
 	if len(old) == 0 {
 		return nil, nil

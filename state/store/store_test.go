@@ -224,7 +224,7 @@ func TestTheSecondIsRefused(t *testing.T) {
 		if _, err := first.Renew(t.Context(), l); !errors.Is(err, store.ErrLockLost) {
 			t.Errorf("a lost lock is renewed: %v", err)
 		}
-		if _, err := first.Prune(t.Context(), l, 1); !errors.Is(err, store.ErrLockLost) {
+		if _, err := first.Prune(t.Context(), l, store.Version{}, 1); !errors.Is(err, store.ErrLockLost) {
 			t.Errorf("a lost lock deletes: %v", err)
 		}
 		if err := first.Unlock(t.Context(), l); err != nil {
@@ -290,19 +290,26 @@ func TestPrune(t *testing.T) {
 		for i := range 5 {
 			save(t, s, l, fmt.Sprint(i))
 		}
-		pruned, err := s.Prune(t.Context(), l, 2)
+		if pruned, err := s.Prune(t.Context(), l, store.ParseVersion("1-3"), 2); err != nil || len(pruned) != 0 {
+			t.Errorf("%v was deleted: %v", pruned, err)
+		}
+		if pruned, err := s.Prune(t.Context(), l, store.ParseVersion("1-3"), 1); err != nil || len(pruned) != 1 || pruned[0].String() != "1-4" {
+			t.Errorf("%v was deleted: %v", pruned, err)
+		}
+		holds(t, open(), "1-1=0", "1-2=1", "1-3=2", "1-5=4")
+		pruned, err := s.Prune(t.Context(), l, store.Version{}, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if fmt.Sprint(pruned) == "" || len(pruned) != 3 {
+		if fmt.Sprint(pruned) == "" || len(pruned) != 2 {
 			t.Errorf("%v was deleted", pruned)
 		}
-		holds(t, open(), "1-4=3", "1-5=4")
-		if pruned, err := s.Prune(t.Context(), l, 0); err != nil || len(pruned) != 1 {
+		holds(t, open(), "1-3=2", "1-5=4")
+		if pruned, err := s.Prune(t.Context(), l, store.Version{}, 0); err != nil || len(pruned) != 1 {
 			t.Errorf("%v was deleted: %v", pruned, err)
 		}
 		holds(t, open(), "1-5=4")
-		if pruned, err := s.Prune(t.Context(), l, 0); err != nil || len(pruned) != 0 {
+		if pruned, err := s.Prune(t.Context(), l, store.Version{}, 0); err != nil || len(pruned) != 0 {
 			t.Errorf("the newest version was deleted: %v, %v", pruned, err)
 		}
 		if v := save(t, s, l, "next"); v.String() != "1-6" {
