@@ -180,7 +180,7 @@ func planOf(s *archive.Snapshot, f facts, o Options) (*plan, error) {
 			p.moving[nameOf(u)] = true
 		}
 	}
-	if o.Newer != nil {
+	if o.Newer != nil && !o.NotRemoved {
 		p.newer = map[types.NamespacedName]bool{}
 		for i := range o.Newer.Objects {
 			if u := &o.Newer.Objects[i]; isCluster(u) {
@@ -291,7 +291,7 @@ func (p *planner) wentOn(s *archive.Snapshot) (bool, error) {
 		return false, err
 	}
 	known := slices.ContainsFunc(now, func(m epoch.Mark) bool { return m.Holder == then[0].Holder })
-	return known && now[0].Holder != then[0].Holder, nil
+	return known && now[0].Holder != then[0].Holder && !p.options.NotRemoved, nil
 }
 
 // clusters decides which Clusters are made. A restore that began before the tier went on is
@@ -320,10 +320,10 @@ func clusterKey(name types.NamespacedName) key { return key{clusterapi.ClusterKi
 // against is why a Cluster that is not there is not made; empty if it is.
 func (p *planner) against(name types.NamespacedName) (reason, why string) {
 	if p.older {
-		return ReasonOlder, "this tier was led by others since the state was saved, and the Cluster may have been removed since"
+		return ReasonOlder, "this tier was led by others since the state was saved, and the Cluster may have been removed since; if it was not, restore with --not-removed, else with --older"
 	}
 	if p.newer != nil && !p.newer[name] {
-		return ReasonRemoved, "it is not in the newest saved state, so it was removed or moved since this one"
+		return ReasonRemoved, "it is not in the newest saved state, so it was removed or moved since this one; if it was not, restore with --not-removed"
 	}
 	if p.facts.firstSync == nil {
 		return "", ""

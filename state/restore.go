@@ -73,7 +73,11 @@ type Options struct {
 	// Older adopts a state that the tier, or its record, went on from: Clusters that are not
 	// there are not made. Without it such a restore is refused.
 	Older bool
-	// Newer is the newest saved state that follows it, nil if none does. Clusters that it does not
+	// NotRemoved: a person says that Clusters which are not there were not removed, as those that a rollback
+	// of etcd has the tier forget, or a deleted definition took with it. They are made, whatever the lineage
+	// or Newer says.
+	NotRemoved bool
+	// Newer is the newest saved state that may follow it, nil if none does. Clusters that it does not
 	// have were removed since, and are not made.
 	Newer *archive.Snapshot
 	// Progress is told of each step once it is done; nil is not told.

@@ -195,28 +195,27 @@ func CountRunning(ctx context.Context, c kube.Reader) (n int, err error) {
 	return n, errors.Join(err, unfinished)
 }
 
-// Follows reports whether a newer state is of the tier of another one as it went on. known: it is, as it is
-// of the same cluster, or knows who led the tier then; where nobody is on record who led the tier, it has all
-// its Clusters. Only such a one stands for the other. may: it could be, so that a Cluster which it does not
-// have may have been removed since. One that an agent saved which began anew at the same address, before
-// anything was restored, is neither.
+// Follows reports whether a newer state is of the tier of another one as it went on. known: it is, as it
+// knows who led the tier then; where nobody is on record, it is of the same cluster, or has all its Clusters.
+// Only such a one stands for the other. A cluster whose etcd was rolled back does not know who led it since.
+// may: it could be, as it is of the same cluster, so that a Cluster which it does not have may have been
+// removed since. One that an agent saved which began anew at the same address, before anything was restored,
+// is neither.
 func Follows(newer, s *archive.Snapshot, namespace string) (known, may bool, err error) {
 	then, err := lineageOf(s, namespace)
 	if err != nil {
 		return false, false, err
 	}
-	if newer.Tier == s.Tier {
-		return true, true, nil
-	}
-	if len(then) == 0 {
-		has := Clusters(newer)
-		lacks := slices.ContainsFunc(Clusters(s), func(name types.NamespacedName) bool { return !slices.Contains(has, name) })
-		return !lacks, !lacks || len(has) > 0, nil
-	}
 	since, err := lineageOf(newer, namespace)
 	if err != nil {
 		return false, false, err
 	}
-	known = slices.ContainsFunc(since, func(m epoch.Mark) bool { return m.Holder == then[0].Holder })
-	return known, known, nil
+	same := newer.Tier == s.Tier
+	if len(then) > 0 {
+		known = slices.ContainsFunc(since, func(m epoch.Mark) bool { return m.Holder == then[0].Holder })
+		return known, known || same, nil
+	}
+	has := Clusters(newer)
+	lacks := slices.ContainsFunc(Clusters(s), func(name types.NamespacedName) bool { return !slices.Contains(has, name) })
+	return same || !lacks, same || !lacks || len(has) > 0, nil
 }

@@ -26,6 +26,7 @@ type restoring struct {
 	identities []string
 	dryRun     bool
 	older      bool
+	notRemoved bool
 	timeout    time.Duration
 }
 
@@ -55,6 +56,9 @@ func (c *cli) newRestore() *cobra.Command {
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	cmd.Flags().BoolVar(&r.older, "older", false,
 		"restore although the tier went on since: what is there is adopted, and Clusters that are not there are not made")
+	cmd.Flags().BoolVar(&r.notRemoved, "not-removed", false,
+		"make Clusters that are not there although the tier, or a newer version, went on without them: they were not removed since, as after a rollback of etcd")
+	cmd.MarkFlagsMutuallyExclusive("older", "not-removed")
 	cmd.Flags().DurationVar(&r.timeout, "timeout", 30*time.Minute, "how long it may take")
 	_ = cmd.MarkFlagRequired("identity") // it is there
 	c.flags.AddFlags(cmd.Flags())
@@ -82,7 +86,7 @@ func (r *restoring) run(ctx context.Context) error {
 		}
 		return archive.Open(sealed, identities...)
 	}
-	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older}
+	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older, NotRemoved: r.notRemoved}
 	v, s, newer, err := r.choose(versions, options.Namespace, load)
 	if err != nil {
 		return err

@@ -39,6 +39,8 @@ func TestChoose(t *testing.T) {
 		"ApprovedOld": {"and many versions were saved since", []version{former, {"new", "begun", 1}, {"new", "begun", 1}, {"new", "begun", 1}, {"new", "begun", 1}, {"new", "begun", 1}}, "", -1, -1, true},
 		"ApprovedOne": {"where no child was ever reached", []version{{"former", "", 2}, {"new", "", 1}}, "", -1, -1, true},
 		"Moved":       {"clusterctl brought all of them", []version{{"former", "", 2}, {"new", "", 2}}, "", 1, -1, false},
+		"RolledBack":  {"etcd of the tier was rolled back, and it was saved above what was made since", []version{{"former", "since then", 2}, {"former", "again then", 1}}, "", -1, -1, true},
+		"BackAsked":   {"what the tier does not have now may have been removed", []version{{"former", "since then", 2}, {"former", "again then", 1}}, "1-1", 0, 1, false},
 		"EmptyAsked":  {"a person says that the tier has none", []version{former, {"new", "", 0}, {"new", "begun", 0}}, "3-1", 2, -1, false},
 		"Removed":     {"the tier had its Clusters removed", []version{former, {"former", "then", 0}}, "", 1, -1, false},
 		"RemovedLong": {"a while ago", []version{former, {"former", "then", 0}, {"former", "then", 0}}, "", 2, -1, false},

@@ -255,6 +255,8 @@ func TestRestorePending(t *testing.T) {
 		former        bool
 		// destination is where this StateBackup saved a version 1-1 before, if it did.
 		destination string
+		// later: others are saved there than it has on record, a version 2-1.
+		later bool
 		// before: so did the version of Cascade before, which noted no destination.
 		before bool
 		// clusters of the tier, each with the state that is being restored, if one is, or paused.
@@ -262,22 +264,25 @@ func TestRestorePending(t *testing.T) {
 		// want is a part of the condition; empty: a version is saved.
 		want string
 	}{
-		"Open":      {"nothing is restored yet: an empty tier would be the newest version", "open", true, "", false, none, "cascade restore"},
-		"Adopt":     {"nor is it here", "adopt", true, "", false, none, "cascade approve first-sync"},
-		"None":      {"the agent has no record yet", "", true, "", false, none, "a destination of its own"},
-		"Settled":   {"the tier is whole: only the StateBackup is new", "settled", true, "", false, none, ""},
-		"First":     {"nothing was saved there before", "open", false, "", false, none, ""},
-		"Restored":  {"Clusters run: a restored tier is open for as long as anything that Git declares is not ready", "open", true, "", false, []string{"", ""}, ""},
-		"Approved":  {"a person approved one of many: the others are in the version of the former tier, and nowhere else", "open", true, "", false, []string{""}, ""},
-		"Moving":    {"clusterctl brought a part of them", "open", true, "", false, []string{"paused", "paused"}, "cascade restore"},
-		"Paused":    {"a person paused one of them", "open", true, "", false, []string{"paused", ""}, ""},
-		"Held":      {"a hold of a person does not end by itself", "adopt", true, "", false, []string{""}, ""},
-		"Restoring": {"a part of them is made", "open", true, "", false, []string{"", "id"}, "Cluster fleet/b is being restored"},
-		"Again":     {"a part of them is made, and the tier lives on: half of it would be the newest version", "settled", true, "s3://bucket/tier", false, []string{"id"}, "the same cascade restore"},
-		"Elsewhere": {"they are restored from elsewhere", "open", false, "", false, []string{"id"}, "the same cascade restore"},
-		"Own":       {"it saved there before", "open", true, "s3://bucket/tier", false, none, ""},
-		"Moved":     {"it saved elsewhere, and a version has the same name anywhere", "open", true, "s3://bucket/wrong", false, none, "version 1-1"},
-		"Before":    {"the version of Cascade before saved it, here", "open", true, "", true, none, ""},
+		"Open":      {"nothing is restored yet: an empty tier would be the newest version", "open", true, "", false, false, none, "cascade restore"},
+		"Adopt":     {"nor is it here", "adopt", true, "", false, false, none, "cascade approve first-sync"},
+		"None":      {"the agent has no record yet", "", true, "", false, false, none, "a destination of its own"},
+		"Settled":   {"the tier is whole: only the StateBackup is new", "settled", true, "", false, false, none, ""},
+		"First":     {"nothing was saved there before", "open", false, "", false, false, none, ""},
+		"Restored":  {"Clusters run: a restored tier is open for as long as anything that Git declares is not ready", "open", true, "", false, false, []string{"", ""}, ""},
+		"Approved":  {"a person approved one of many: the others are in the version of the former tier, and nowhere else", "open", true, "", false, false, []string{""}, ""},
+		"Moving":    {"clusterctl brought a part of them", "open", true, "", false, false, []string{"paused", "paused"}, "cascade restore"},
+		"Paused":    {"a person paused one of them", "open", true, "", false, false, []string{"paused", ""}, ""},
+		"Held":      {"a hold of a person does not end by itself", "adopt", true, "", false, false, []string{""}, ""},
+		"Restoring": {"a part of them is made", "open", true, "", false, false, []string{"", "id"}, "Cluster fleet/b is being restored"},
+		"Again":     {"a part of them is made, and the tier lives on: half of it would be the newest version", "settled", true, "s3://bucket/tier", false, false, []string{"id"}, "the same cascade restore"},
+		"Elsewhere": {"they are restored from elsewhere", "open", false, "", false, false, []string{"id"}, "the same cascade restore"},
+		"Own":       {"it saved there before", "open", true, "s3://bucket/tier", false, false, none, ""},
+		"Moved":     {"it saved elsewhere, and a version has the same name anywhere", "open", true, "s3://bucket/wrong", false, false, none, "version 1-1"},
+		"Before":    {"the version of Cascade before saved it, here", "open", true, "", false, true, none, ""},
+		"Later":     {"the status of its last version was not written", "open", true, "s3://bucket/tier", true, false, none, ""},
+		"Back":      {"etcd was rolled back, and a person holds what was made since", "adopt", true, "s3://bucket/tier", true, false, []string{""}, "above version 2-1"},
+		"OwnHeld":   {"a person holds the Clusters, for whatever reason", "adopt", true, "s3://bucket/tier", false, false, none, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, func(o *v1alpha1.StateBackup) {
@@ -317,11 +322,22 @@ func TestRestorePending(t *testing.T) {
 				if err := errors.Join(err, at.Unlock(t.Context(), l)); err != nil {
 					t.Fatal(err)
 				}
-				if tt.want == "" {
-					want = append(want, "2-1")
+				newest := "2-1"
+				if tt.later {
+					if l, err = at.Lock(t.Context(), "later", time.Minute); err == nil {
+						_, err = at.Save(t.Context(), l, []byte("later"))
+					}
+					if err := errors.Join(err, at.Unlock(t.Context(), l)); err != nil {
+						t.Fatal(err)
+					}
+					want, newest = append(want, "2-1"), "3-1"
 				}
-				if tt.want == "" && (tt.before || tt.destination != "") { // its own
-					want = want[1:]
+				switch {
+				case tt.want != "":
+				case tt.before || tt.destination != "": // its own
+					want = []string{newest}
+				default:
+					want = append(want, newest)
 				}
 			}
 			reader := b.Reader
