@@ -120,12 +120,15 @@ func (r *restoring) choose(versions []store.Version, namespace string, load func
 		return v, nil, nil, err
 	}
 	i := slices.Index(versions, v)
-	if r.version == "" {
+	switch {
+	case r.version == "":
 		return v, s, nil, stands(v, s, versions[:i], namespace, load)
+	case r.notRemoved:
+		return v, s, nil, nil
 	}
 	for _, after := range slices.Backward(versions[i+1:]) {
 		if newer, err = load(after); err != nil {
-			return v, nil, nil, fmt.Errorf("cannot compare version %s with version %s, which is newer: %w", v, after, err)
+			return v, nil, nil, fmt.Errorf("cannot compare version %s with version %s, which is newer: %w; if that is another tier's, or no Cluster was removed since, restore with --not-removed", v, after, err)
 		}
 		_, may, err := state.Follows(newer, s, namespace)
 		if err != nil || may {

@@ -27,7 +27,8 @@ func TestChoose(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason   string
 		versions []version
-		asked    string
+		// asked is the version, and a flag.
+		asked string
 		// want is the place of the version, and newer that of the one which it is compared with; -1 is none.
 		want, newer int
 		fails       bool
@@ -57,9 +58,11 @@ func TestChoose(t *testing.T) {
 		"AskedLast":   {"nor of one in which something is by now", []version{former, {"new", "begun", 1}}, "1-1", 0, -1, false},
 		"AskedNext":   {"but with that of one that went on with it", []version{former, {"next", "now then", 1}}, "1-1", 0, 1, false},
 		"AskedOther":  {"nobody can tell what the newest has", []version{former, unreadable}, "1-1", -1, -1, true},
+		"AskedKnown":  {"a person can", []version{former, unreadable}, "1-1 --not-removed", 0, -1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &restoring{cli: &cli{streams: genericiooptions.IOStreams{Out: &bytes.Buffer{}, ErrOut: &bytes.Buffer{}}, now: time.Now}, version: tt.asked}
+			asked, notRemoved := strings.CutSuffix(tt.asked, " --not-removed")
+			r := &restoring{notRemoved: notRemoved, cli: &cli{streams: genericiooptions.IOStreams{Out: &bytes.Buffer{}, ErrOut: &bytes.Buffer{}}, now: time.Now}, version: asked}
 			var versions []store.Version
 			snapshots := map[store.Version]*archive.Snapshot{}
 			for i, is := range tt.versions {
@@ -76,7 +79,7 @@ func TestChoose(t *testing.T) {
 				t.Fatalf("%s: %v", tt.reason, err)
 			}
 			if tt.fails {
-				if tt.asked == "" && !strings.Contains(err.Error(), "--version") {
+				if way := map[bool]string{true: "--version", false: "--not-removed"}[tt.asked == ""]; !strings.Contains(err.Error(), way) {
 					t.Errorf("%s: what to do is not said: %v", tt.reason, err)
 				}
 				return
