@@ -2,8 +2,8 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +51,8 @@ func TestChoose(t *testing.T) {
 		"NoLineage":   {"no child of it was ever reached: whose state the newest is, nobody can tell", []version{{"former", "", 2}, {"next", "", 0}}, "", -1, -1, true},
 		"NeverAny":    {"neither has Clusters, or children", []version{{"former", "", 0}, {"next", "", 0}}, "", 1, -1, false},
 		"Unreadable":  {"what it would be compared with is for another key", []version{unreadable, {"new", "", 0}}, "", -1, -1, true},
+		"OldKey":      {"the recipients of the tier were others before", []version{unreadable, {"former", "then", 0}, {"former", "then", 0}}, "", 2, -1, false},
+		"Long":        {"the tier never had Clusters, and saved long", slices.Repeat([]version{{"former", "then", 0}}, 100), "", 99, -1, false},
 		"Asked":       {"what is asked for is compared with the newest that follows it", []version{former, former, former}, "1-1", 0, 2, false},
 		"AskedBelow":  {"not with that of an empty tier", []version{former, former, {"new", "begun", 0}}, "1-1", 0, 1, false},
 		"AskedNobody": {"also where no child of it was ever reached", []version{{"former", "", 2}, {"next", "", 0}}, "1-1", 0, -1, false},
@@ -69,12 +71,17 @@ func TestChoose(t *testing.T) {
 				v := store.Version{Epoch: int64(i + 1), Number: 1}
 				versions, snapshots[v] = append(versions, v), snapshot(is.tier, is.lineage, is.clusters)
 			}
+			loads := 0
 			v, s, newer, err := r.choose(versions, "cascade-system", func(v store.Version) (*archive.Snapshot, error) {
+				loads++
 				if s := snapshots[v]; s.Tier != unreadable.tier {
 					return s, nil
 				}
-				return nil, errors.New("it is not for any of the given keys")
+				return nil, archive.ErrWrongKey
 			})
+			if loads > 9 {
+				t.Errorf("%s: %d versions are read", tt.reason, loads)
+			}
 			if (err != nil) != tt.fails {
 				t.Fatalf("%s: %v", tt.reason, err)
 			}
