@@ -248,7 +248,8 @@ func isSaved(kind schema.GroupKind) bool {
 const afterClusters = 10
 
 // rank of an object that is not of Cluster API: the record of the first sync is there before
-// the first Cluster, the lineage when all are.
+// the first Cluster, the lineage when all are. Rollouts have their status before there are Children to
+// begin a run with.
 func rank(u *unstructured.Unstructured) int {
 	switch {
 	case u.GetKind() == spaces.Kind:
@@ -257,8 +258,10 @@ func rank(u *unstructured.Unstructured) int {
 		return 1
 	case u.GetName() == v1alpha1.EpochConfigMap:
 		return afterClusters + 2
-	case u.GroupVersionKind().Group == v1alpha1.Group:
+	case u.GroupVersionKind().GroupKind() == rollouts.GroupKind():
 		return afterClusters
+	case u.GroupVersionKind().Group == v1alpha1.Group:
+		return afterClusters + 1
 	}
 	return 2
 }
@@ -489,28 +492,38 @@ func (p *planner) meets(s *Step) error {
 }
 
 // undecided reports whether the agent of here wrote a status of a Rollout before it could know what
-// was on record: nothing passed or ended, and a run, if there is one, began while Clusters of this
-// restore are paused. The saved status is taken whole, with its UID, so that what such a run let
+// was on record: nothing passed or ended, and a run, if there is one, came to nobody: Clusters of this
+// restore are paused, or none of the clusters has anything of it. A run that a newer commit superseded then
+// did not end by what came of it. The saved status is taken whole, with its UID, so that what such a run let
 // children have counts for nothing.
 func (p *planner) undecided(saved, there *unstructured.Unstructured) bool {
 	if there.Object["status"] == nil {
 		return true
 	}
-	read := func(u *unstructured.Unstructured) (began string, runs, ended bool) {
-		began, runs, _ = unstructured.NestedString(u.Object, "status", "run", "began")
-		_, good, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "lastGood")
-		_, history, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "history")
-		return began, runs, good || history
-	}
-	was, ran, endedThen := read(saved)
-	is, runs, ended := read(there)
-	switch {
-	case saved.GroupVersionKind().GroupKind() != rollouts.GroupKind(), ended, !ran && !endedThen:
+	if saved.GroupVersionKind().GroupKind() != rollouts.GroupKind() {
 		return false
-	case runs:
-		return ran && was != is && len(p.restored) > 0
+	}
+	was, is := &v1alpha1.Rollout{}, &v1alpha1.Rollout{}
+	if err := errors.Join(runtime.DefaultUnstructuredConverter.FromUnstructured(saved.Object, was), runtime.DefaultUnstructuredConverter.FromUnstructured(there.Object, is)); err != nil {
+		return false // an agent of another version keeps what it has
+	}
+	then, now := was.Status, is.Status
+	paused := len(p.restored) > 0
+	ended := slices.ContainsFunc(now.History, func(h v1alpha1.RolloutHistory) bool {
+		return !paused || h.Phase != v1alpha1.RolloutSuperseded || h.Failed > 0 || then.Run != nil && h.Began.Equal(&then.Run.Began)
+	})
+	switch {
+	case now.LastGood != nil, ended, then.Run == nil && then.LastGood == nil && len(then.History) == 0:
+		return false
+	case now.Run != nil:
+		return then.Run != nil && !now.Run.Began.Equal(&then.Run.Began) && (paused || nobodyHas(&now))
 	}
 	return true
+}
+
+// nobodyHas reports whether no cluster got anything of the run of a Rollout, or may have.
+func nobodyHas(s *v1alpha1.RolloutStatus) bool {
+	return s.Run.Wave == 0 && (!s.Run.Begun || s.Clusters.Updated+s.Clusters.Updating+s.Clusters.Failed == 0)
 }
 
 // wasSuspended reports whether a Child is one that the agent made for a Cluster of this restore

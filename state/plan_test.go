@@ -189,8 +189,8 @@ Create LocalCluster/fleet/a
 Create LocalCluster/fleet/b
 Create Secret/fleet/a-ca
 Create Secret/fleet/b-ca
-Create Child/fleet/a
 Create Rollout/fleet/r
+Create Child/fleet/a
 Create ConfigMap/cascade-system/cascade-epoch
 resume fleet/a
 resume fleet/b
@@ -535,7 +535,13 @@ func TestRolloutDecided(t *testing.T) {
 		"Late":      {"the agent writes between the object and its status", saved, ", status: {uid: here, conditions: [{type: Ready, reason: NoChildren}]}", nil, true, true, Create},
 		"Premature": {"a run began that no cluster followed, as they are paused", saved, premature, cluster(t, "a"), false, true, Update},
 		"Both":      {"and it did at that moment", saved, premature, cluster(t, "a"), true, true, Create},
-		"Began":     {"a run began with clusters that are not of this restore", saved, premature, nil, false, false, Differ},
+		"Began":     {"a run began with clusters that are not of this restore", saved, ", status: {run: {number: 1, phase: Progressing, begun: true, began: '2026-01-03T00:00:00Z'}, clusters: {updating: 1}}", nil, false, false, Differ},
+		"Passing":   {"and is in a later wave, which waits", saved, ", status: {run: {number: 1, phase: Progressing, wave: 1, began: '2026-01-03T00:00:00Z'}, clusters: {updated: 1}}", nil, false, false, Differ},
+		"Nobody":    {"a run began that no cluster was let have, as their kubeconfigs come with the restore", saved, premature, nil, false, true, Update},
+		"Reached":   {"nor could any be reached", saved, ", status: {run: {number: 1, phase: Progressing, begun: true, began: '2026-01-03T00:00:00Z'}, clusters: {total: 1, deferred: 1}}", nil, false, true, Update},
+		"Newer":     {"a newer commit took the place of a run that no cluster followed", saved, ", status: {run: {number: 2, phase: Progressing, began: '2026-01-04T00:00:00Z'}, history: [{number: 1, phase: Superseded, began: '2026-01-03T00:00:00Z'}]}", cluster(t, "a"), false, true, Update},
+		"NewerOwn":  {"a newer commit took the place of the run of the state", saved, ", status: {run: {number: 13, phase: Progressing, began: '2026-01-04T00:00:00Z'}, history: [{number: 12, phase: Superseded, began: '2026-01-02T00:00:00Z'}]}", cluster(t, "a"), false, false, Differ},
+		"Ended":     {"a run ended here otherwise", saved, ", status: {run: {number: 1, phase: Aborted, began: '2026-01-03T00:00:00Z'}, history: [{number: 1, phase: Aborted, began: '2026-01-03T00:00:00Z'}]}", cluster(t, "a"), false, false, Differ},
 		"Same":      {"the run of the state went on here", saved, ", status: {run: {number: 12, phase: Reverting, began: '2026-01-02T00:00:00Z'}}", cluster(t, "a"), false, false, Differ},
 		"Passed":    {"something passed here", saved, ", status: {lastGood: {run: 1}}", cluster(t, "a"), false, false, Differ},
 		"Nothing":   {"nothing was decided before", ", status: {candidate: {revision: c6}}", ", status: {candidate: {revision: c7}}", nil, false, false, Differ},
