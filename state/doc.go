@@ -14,17 +14,17 @@
 //     paused itself and the lineage of epochs, to which it adds;
 //   - objects of a Cluster that is there and that nobody restores are not made: what is
 //     missing may have been removed since;
-//   - a Cluster is not made in a tier that went on since the state was saved, nor where the
-//     record of the first sync says that it was moved away, or that the tier may create
-//     Clusters by itself and has none of that name;
+//   - a Cluster is not made in a tier that went on since the state was saved, unless a person
+//     says that it was not removed, nor where the record of the first sync says that it was
+//     moved away, or that the tier may create Clusters by itself and has none of that name;
 //   - a Cluster that was being deleted stays paused;
 //   - the restored tier is not settled: what was created after the state was saved is held,
 //     not built a second time;
 //   - it may be ended at any request; the same restore goes on.
 //
 // Failure model: Take fails as a whole, since half of a state looks like all of a smaller
-// one; so it does while a Cluster is being restored. A Restore that fails leaves the Clusters that it made paused, with an annotation that
-// says of which state; nothing is built and nothing is deleted for them meanwhile. Two tiers
-// that run the same Clusters at the same time cannot be told from inside of either: whoever
-// restores makes sure that the other one is gone.
+// one; so it does while a Cluster is being restored. A Restore that fails leaves the Clusters
+// that it made paused, with an annotation that says of which state; nothing is built and
+// nothing is deleted for them meanwhile. Two tiers that run the same Clusters at the same time
+// cannot be told from inside of either: whoever restores makes sure that the other one is gone.
 package state
