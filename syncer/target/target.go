@@ -24,12 +24,14 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/auth"
+	"github.com/fluxcd/pkg/auth/azure"
 	"github.com/fluxcd/pkg/auth/generic"
 	authutils "github.com/fluxcd/pkg/auth/utils"
 	"github.com/fluxcd/pkg/cache"
@@ -264,7 +266,7 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (o
 	if err != nil {
 		return "", nil, err
 	}
-	fields := []string{"ConfigMap", name.String(), t.KubeConfigServiceAccount}
+	fields := []string{"ConfigMap", name.String()}
 	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
 		fields = append(fields, key, cm.Data[key])
 	}
@@ -273,7 +275,7 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (o
 		if c := t.kept(of); c != nil {
 			return c, nil
 		}
-		config, err := t.exchange(ctx, name)
+		config, err := t.exchange(ctx, cm)
 		if err != nil {
 			return nil, err
 		}
@@ -286,64 +288,97 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (o
 func (t *Targets) OfConfigMap(ctx context.Context, name types.NamespacedName) (*rest.Config, error) {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
-	if _, err := t.configMap(ctx, name); err != nil {
+	cm, err := t.configMap(ctx, name)
+	if err != nil {
 		return nil, err
 	}
-	config, err := t.exchange(ctx, name)
+	config, err := t.exchange(ctx, cm)
 	if err != nil {
 		return nil, err
 	}
 	return config, checkAddress(config.Host)
 }
 
-// configMap reads one that may be used.
+// configMap reads one that may be used. It names the service account that is acted as; without
+// one it is the agent.
 func (t *Targets) configMap(ctx context.Context, name types.NamespacedName) (*corev1.ConfigMap, error) {
 	cm := &corev1.ConfigMap{}
 	if err := t.Local.Get(ctx, name, cm); err != nil {
 		return nil, fmt.Errorf("failed to get configmap %s: %w", name, err)
 	}
-	return cm, t.checkConfigMap(cm)
+	if t.KubeConfigServiceAccount != "" && cm.Data[meta.KubeConfigKeyServiceAccountName] == "" {
+		// It is written here because the library takes an empty name for the agent's.
+		if cm.Data == nil {
+			cm.Data = map[string]string{}
+		}
+		cm.Data[meta.KubeConfigKeyServiceAccountName] = t.KubeConfigServiceAccount
+	}
+	return cm, checkConfigMap(cm)
 }
 
-// exchange asks the provider of a ConfigMap where the cluster is, with the identity that is
-// exchanged for its tokens.
-func (t *Targets) exchange(ctx context.Context, name types.NamespacedName) (*rest.Config, error) {
+// exchange asks the provider of a ConfigMap that may be used where the cluster is, with the
+// identity that is exchanged for its tokens.
+func (t *Targets) exchange(ctx context.Context, cm *corev1.ConfigMap) (*rest.Config, error) {
 	var o []auth.Option
-	if t.KubeConfigServiceAccount != "" {
-		// What the ConfigMap names comes later and wins.
-		o = append(o, auth.WithServiceAccountName(t.KubeConfigServiceAccount))
-	}
 	if t.Tokens != nil {
 		// Nobody tells that a ConfigMap is gone, so none has metrics of its own.
 		o = append(o, auth.WithCache(*t.Tokens, cache.InvolvedObject{Kind: "ConfigMap", Operation: kustomizev1.MetricFetchKubeConfig}))
 	}
-	ref := meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: name.Name}}
-	config, err := authutils.GetRESTConfig(source.AllowNetwork(ctx), ref, name.Namespace, t.Local, o...)
+	ref := meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: cm.Name}}
+	config, err := authutils.GetRESTConfig(source.AllowNetwork(ctx), ref, cm.Namespace, settled{t.Local, cm}, o...)
 	if err != nil {
-		return nil, fmt.Errorf("cannot reach the cluster of ConfigMap '%s': %w", name, err)
+		return nil, fmt.Errorf("cannot reach the cluster of ConfigMap '%s': %w", client.ObjectKeyFromObject(cm), err)
+	}
+	if !strings.Contains(config.Host, "://") {
+		// Google says an address without a scheme.
+		config.Host = "https://" + config.Host
 	}
 	// Each request renews its token, which takes other requests.
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return permitted{next} })
 	return config, nil
 }
 
-// checkConfigMap refuses to send our own token to an address that anybody who
-// writes a ConfigMap chooses. The provider generic asks nobody where the cluster is, and
-// the others ask the cloud only if address or ca.crt is missing.
-func (t *Targets) checkConfigMap(cm *corev1.ConfigMap) error {
-	if cm.Data[meta.KubeConfigKeyServiceAccountName] != "" || t.KubeConfigServiceAccount != "" {
+// settled answers for one ConfigMap with what was read of it and checked: who writes it
+// may have written another one since.
+type settled struct {
+	client.Client
+	configMap *corev1.ConfigMap
+}
+
+func (s settled) Get(ctx context.Context, name types.NamespacedName, into client.Object, o ...client.GetOption) error {
+	if cm, ok := into.(*corev1.ConfigMap); ok && name == client.ObjectKeyFromObject(s.configMap) {
+		s.configMap.DeepCopyInto(cm)
+		return nil
+	}
+	return s.Client.Get(ctx, name, into, o...)
+}
+
+// checkConfigMap refuses to send our own token to an address that anybody who writes a
+// ConfigMap chooses, or to whoever has the key of a CA in it. The provider generic asks
+// nobody where the cluster is. The others ask the cloud for what is missing, and only azure
+// compares an address that is there with those that the cloud says.
+func checkConfigMap(cm *corev1.ConfigMap) error {
+	if cm.Data[meta.KubeConfigKeyServiceAccountName] != "" {
 		return nil
 	}
 	name, provider := client.ObjectKeyFromObject(cm), cm.Data[meta.KubeConfigKeyProvider]
-	switch {
-	case provider == generic.ProviderName:
+	if provider == generic.ProviderName {
 		return &source.Error{Reason: source.ReasonCredentialRefused, Err: fmt.Errorf("CredentialRefused: cannot use ConfigMap '%s': with provider %s it must name a %s",
 			name, provider, meta.KubeConfigKeyServiceAccountName)}
-	case cm.Data[meta.KubeConfigKeyAddress] != "" && cm.Data[meta.KubeConfigKeyCACert] != "":
-		return &source.Error{Reason: source.ReasonCredentialRefused, Err: fmt.Errorf("CredentialRefused: cannot use ConfigMap '%s': with both %s and %s it must name a %s, or the token of the agent would go to an address that the cloud does not confirm",
-			name, meta.KubeConfigKeyAddress, meta.KubeConfigKeyCACert, meta.KubeConfigKeyServiceAccountName)}
 	}
-	return nil
+	var chosen []string
+	if cm.Data[meta.KubeConfigKeyAddress] != "" && provider != azure.ProviderName {
+		chosen = append(chosen, meta.KubeConfigKeyAddress)
+	}
+	if cm.Data[meta.KubeConfigKeyCACert] != "" {
+		chosen = append(chosen, meta.KubeConfigKeyCACert)
+	}
+	if len(chosen) == 0 {
+		return nil
+	}
+	return &source.Error{Reason: source.ReasonCredentialRefused, Err: fmt.Errorf(
+		"CredentialRefused: cannot use ConfigMap '%s': remove %s, as the token of the agent goes only where the cloud says that the cluster is, or name a %s",
+		name, strings.Join(chosen, " and "), meta.KubeConfigKeyServiceAccountName)}
 }
 
 // permitted lets the requests of a cloud provider's library reach the network.

@@ -2,15 +2,21 @@ package target
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +43,7 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 func kustomizationAt(account string, kubeConfig *meta.KubeConfigReference) *kustomizev1.Kustomization {
@@ -277,7 +284,7 @@ func TestTargetsGet(t *testing.T) {
 		"TokenFile":  {reason: "threat V4", obj: kustomizationAt("", bySecretRef("exec", "")), want: "invalid KubeConfig in secret 'apps/exec': cannot use kubeconfig: tokenFile not allowed"},
 		"Neither":    {reason: "never our own cluster", obj: kustomizationAt("", &meta.KubeConfigReference{}), want: "invalid .spec.kubeConfig"},
 		"OurToken":   {reason: "our token goes to no address of a tenant", obj: kustomizationAt("", byConfigMapRef("stolen")), want: "with provider generic it must name a serviceAccountName"},
-		"CloudToken": {reason: "nor does that of the cloud, which confirms no address if it need not be asked", obj: kustomizationAt("", byConfigMapRef("stolengcp")), want: "with both address and ca.crt it must name a serviceAccountName"},
+		"CloudToken": {reason: "nor does that of the cloud, which is not asked then", obj: kustomizationAt("", byConfigMapRef("stolengcp")), want: "remove address and ca.crt"},
 		"Provider":   {reason: "unknown", obj: kustomizationAt("", byConfigMapRef("odd")), want: "provider 'odd' not implemented"},
 		"NoProvider": {reason: "absent", obj: kustomizationAt("", byConfigMapRef("absent")), want: "failed to get configmap apps/absent"},
 	} {
@@ -550,11 +557,26 @@ func TestTargetsConfigMap(t *testing.T) {
 	}
 	targets.Tokens = tokens
 	issued := 0
+	named := map[string]string{"provider": "generic", "address": s.URL, "ca.crt": string(s.ca()), "audiences": "edge", "serviceAccountName": "edge"}
+	// An empty name is none, so that the default counts.
+	empty := maps.Clone(named)
+	empty["serviceAccountName"] = ""
+	swapped := 0
 	targets.Local.Client = fake.NewClientBuilder().WithObjects(
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}, Data: map[string]string{
-			"provider": "generic", "address": s.URL, "ca.crt": string(s.ca()), "audiences": "edge", "serviceAccountName": "edge"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}, Data: named},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "empty"}, Data: empty},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "swapped"}, Data: named},
 	).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			err := c.Get(ctx, key, obj, opts...)
+			if cm, ok := obj.(*corev1.ConfigMap); ok && err == nil && key.Name == "swapped" {
+				if swapped++; swapped > 1 {
+					delete(cm.Data, "serviceAccountName") // written after the check
+				}
+			}
+			return err
+		},
 		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, obj, sub client.Object, _ ...client.SubResourceCreateOption) error {
 			request := sub.(*authnv1.TokenRequest)
 			if !slices.Equal(request.Spec.Audiences, []string{"edge"}) || obj.GetName() != "edge" || obj.GetNamespace() != "apps" {
@@ -582,5 +604,114 @@ func TestTargetsConfigMap(t *testing.T) {
 	}
 	if issued != 1 {
 		t.Errorf("%d tokens were created, want 1", issued)
+	}
+	if _, err := targets.Get(t.Context(), kustomizationAt("", byConfigMapRef("swapped"))); err != nil || swapped != 1 {
+		t.Errorf("what was checked is not what is used: %d reads, %v", swapped, err)
+	}
+	targets.KubeConfigServiceAccount = "edge"
+	if _, err := targets.Get(t.Context(), kustomizationAt("", byConfigMapRef("empty"))); err != nil {
+		t.Errorf("with an empty name the token is that of the agent: %v", err)
+	}
+}
+
+// TestCheckConfigMap: where the agent's own token may go.
+func TestCheckConfigMap(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, provider, keys string
+		refused                string
+	}{
+		"Generic":       {"nobody is asked where the cluster is", "generic", "address", "it must name a serviceAccountName"},
+		"GenericOf":     {"the token is that of an account of the namespace", "generic", "address ca.crt serviceAccountName", ""},
+		"GKE":           {"the cloud says where it is", "gcp", "cluster", ""},
+		"GKEAddress":    {"the cloud says whose CA it is, and that of one's own cluster signs for other hosts", "gcp", "cluster address", "remove address,"},
+		"GKECA":         {"who answers at that address would be anybody's matter", "gcp", "cluster ca.crt", "remove ca.crt,"},
+		"GKEBoth":       {"the cloud is not asked", "gcp", "cluster address ca.crt", "remove address and ca.crt,"},
+		"GKEOf":         {"the identity is the namespace's", "gcp", "cluster address ca.crt serviceAccountName", ""},
+		"EKSAddress":    {"as with GKE", "aws", "cluster address", "remove address,"},
+		"AKSAddress":    {"it is one of those that the cloud says, or the library refuses it", "azure", "cluster address", ""},
+		"AKSCA":         {"as with the others", "azure", "cluster ca.crt", "remove ca.crt,"},
+		"AKSAddressCA":  {"the library does not compare then", "azure", "cluster address ca.crt", "remove ca.crt,"},
+		"FutureAddress": {"nothing is known of a provider that the library may have one day", "other", "address", "remove address,"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := map[string]string{"provider": tc.provider}
+			for key := range strings.FieldsSeq(tc.keys) {
+				data[key] = "x"
+			}
+			err := checkConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}, Data: data})
+			if (err == nil) != (tc.refused == "") || err != nil && (source.ReasonOf(err) != source.ReasonCredentialRefused || !strings.Contains(err.Error(), tc.refused)) {
+				t.Errorf("%s: %v, want %q", tc.reason, err, tc.refused)
+			}
+		})
+	}
+}
+
+// TestTargetsOfGoogle: with its own identity the agent goes to the address that the cloud says,
+// and to no other. The cloud is on loopback.
+func TestTargetsOfGoogle(t *testing.T) {
+	s := newAPIServer(t, "edge")
+	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/token":
+			_, _ = io.WriteString(w, `{"access_token":"agent","token_type":"Bearer","expires_in":3600}`)
+		case "/v1/projects/p/locations/l/clusters/c":
+			// An address of GKE has no scheme.
+			_ = json.NewEncoder(w).Encode(map[string]any{"endpoint": s.Listener.Addr().String(),
+				"masterAuth": map[string]any{"clusterCaCertificate": base64.StdEncoding.EncodeToString(s.ca())}})
+		default:
+			t.Errorf("Google is asked for %s", r.URL.Path)
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(cloud.Close)
+	usual, roots := http.DefaultTransport, x509.NewCertPool()
+	roots.AddCert(cloud.Certificate())
+	http.DefaultTransport = &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"},
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, cloud.Listener.Addr().String())
+		},
+	}
+	t.Cleanup(func() { http.DefaultTransport = usual })
+	login := filepath.Join(t.TempDir(), "login.json")
+	if err := os.WriteFile(login, []byte(`{"type":"authorized_user","client_id":"x","client_secret":"x","refresh_token":"x"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", login)
+	for name, tc := range map[string]struct {
+		reason  string
+		data    map[string]string
+		refused string
+	}{
+		"Cluster": {"the address and the CA are those that the cloud says", nil, ""},
+		"Address": {"the certificate of a tenant's cluster is no word for an address", map[string]string{"address": s.URL}, "remove address,"},
+		"CA":      {"nor is the CA of a tenant", map[string]string{"ca.crt": string(s.ca())}, "remove ca.crt,"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := map[string]string{"provider": "gcp", "cluster": "projects/p/locations/l/clusters/c"}
+			maps.Copy(data, tc.data)
+			targets, _ := newTargets(t, s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}, Data: data})
+			s.users = nil
+			_, err := targets.Identify(t.Context(), "apps", Ref{Kind: "ConfigMap", Name: "edge"})
+			config, ofChild := targets.OfConfigMap(t.Context(), types.NamespacedName{Namespace: "apps", Name: "edge"})
+			if tc.refused == "" {
+				if err != nil || ofChild != nil || len(s.users) == 0 || s.users[0] != "Bearer agent " {
+					t.Errorf("%s: %v, %v; the cluster was asked by %q", tc.reason, err, ofChild, s.users)
+				}
+				if ofChild == nil && config.Host != s.URL {
+					t.Errorf("%s: the address of a Child is %s", tc.reason, config.Host)
+				}
+				return
+			}
+			for _, err := range []error{err, ofChild} {
+				if source.ReasonOf(err) != source.ReasonCredentialRefused || !strings.Contains(err.Error(), tc.refused) {
+					t.Errorf("%s: %v, want %q", tc.reason, err, tc.refused)
+				}
+			}
+			if len(s.users) > 0 {
+				t.Errorf("%s: the server got %q", tc.reason, s.users)
+			}
+		})
 	}
 }
