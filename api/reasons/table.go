@@ -1306,7 +1306,7 @@ func notification() Section {
 			{
 				Reasons: []string{"AddressRefused"},
 				Note:    " (an event)",
-				Means:   "the address is link-local, a metadata service, or in a network of `--deny-provider-addresses`",
+				Means:   "the address, or that of `githubAppBaseURL`, is link-local, a metadata service, or in a network of `--deny-provider-addresses`",
 				Next:    "name another address",
 			},
 			{

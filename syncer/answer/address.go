@@ -3,6 +3,7 @@ package answer
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"syscall"
@@ -11,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Addresses are those that a kubeconfig may lead to. It is checked where a connection
+// Addresses are those that a kubeconfig, or a Provider, may lead to. It is checked where a connection
 // is made, when names are resolved: what a name means can change after a check. The
 // zero value refuses what no API server has, and what gives credentials of machines
 // away. It is safe for concurrent use.
@@ -112,6 +113,20 @@ func (a Addresses) Check(server string) error {
 		return errAddress()
 	}
 	return nil
+}
+
+// Restrict lets a transport ask servers at these addresses only. Its proxy is set before, and
+// is called by the same rule. Which address a name means is the proxy's matter, so that with
+// one only what is written is checked.
+func (a Addresses) Restrict(t *http.Transport) {
+	proxy := t.Proxy
+	t.DialContext = a.Dial
+	t.Proxy = func(r *http.Request) (*url.URL, error) {
+		if err := a.Check(r.URL.String()); err != nil || proxy == nil {
+			return nil, err
+		}
+		return proxy(r)
+	}
 }
 
 // Guard bounds all that is sent with a configuration that came from somebody else, by

@@ -187,7 +187,7 @@ func (r *GitRepositories) origin(ctx context.Context, key source.Key, obj *sourc
 		if !source.HasGitHubApp(origin.Secret) {
 			return origin, &source.Error{Reason: source.ReasonInvalidProvider, Err: errors.New("secretRef with github app data must be specified when provider is set to github")}
 		}
-		origin.Login, err = r.Logins.GitHubApp(ctx, obj.Spec.URL, origin.Secret, origin.Proxy)
+		origin.Login, err = r.Logins.GitHubApp(ctx, obj.Spec.URL, origin.Secret, origin.Proxy, nil)
 	default:
 		if _, perr := url.Parse(obj.Spec.URL); perr != nil {
 			return origin, nil // the mirror says what is wrong with it

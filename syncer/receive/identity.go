@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -51,16 +50,19 @@ type issuer struct {
 	err      error
 }
 
-// NewIssuers asks issuers over a transport of its own. Their certificates are verified by
-// the roots of the system.
-func NewIssuers(now func() time.Time) *Issuers {
+// NewIssuers asks issuers over a transport of its own, at these addresses only: a Receiver
+// names them, and they name where their keys are. Their certificates are verified by the
+// roots of the system. No redirect is followed.
+func NewIssuers(now func() time.Time, addresses answer.Addresses) *Issuers {
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: issuerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: 64 << 10,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	addresses.Restrict(transport)
 	return &Issuers{now: now, known: map[string]*issuer{}, client: &http.Client{
-		Timeout: issuerTimeout,
-		Transport: boundedBody{answer.Over(&http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: issuerTimeout}).DialContext,
-			TLSHandshakeTimeout: issuerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: 64 << 10,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-		})},
+		Timeout:       issuerTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     boundedBody{answer.Over(transport)},
 	}}
 }
 

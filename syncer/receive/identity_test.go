@@ -10,12 +10,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 // signer is an issuer of OpenID Connect on loopback.
@@ -83,7 +86,7 @@ func TestIssuers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	issuers := NewIssuers(time.Now)
+	issuers := NewIssuers(time.Now, answer.Addresses{})
 	for name, tc := range map[string]struct {
 		reason, token string
 		good          bool
@@ -144,7 +147,7 @@ func TestBadIssuers(t *testing.T) {
 			s := newSigner(t)
 			s.answers.Store(&tc.answer)
 			now := time.Now()
-			issuers := NewIssuers(func() time.Time { return now })
+			issuers := NewIssuers(func() time.Time { return now }, answer.Addresses{})
 			token := s.sign(t, s.key, jwt.SigningMethodES256)
 			var down *UnavailableError
 			for range 3 {
@@ -159,6 +162,53 @@ func TestBadIssuers(t *testing.T) {
 			now = now.Add(2 * issuerRetry)
 			if _, err := issuers.Claims(t.Context(), s.URL, "receiver", token); err != nil {
 				t.Errorf("%s: it is back, and %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestIssuerAddresses: an issuer that a tenant names is asked at no address that is refused, and
+// sends the agent to none.
+func TestIssuerAddresses(t *testing.T) {
+	loopback := answer.Addresses{Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}}
+	for name, tc := range map[string]struct {
+		reason    string
+		addresses answer.Addresses
+		answer    func(s, other *signer) http.HandlerFunc // nil as an issuer does
+		url       func(s *signer) string                  // nil is that of the issuer
+		asked     int64
+		want      string
+	}{
+		"Denied": {"by the flag", loopback, nil, nil, 0, answer.ReasonAddress},
+		"Name":   {"a name of the same", loopback, nil, func(s *signer) string { return strings.Replace(s.URL, "127.0.0.1", "localhost", 1) }, 0, answer.ReasonAddress},
+		"Link":   {"link-local", answer.Addresses{}, nil, func(*signer) string { return "http://169.254.169.254" }, 0, answer.ReasonAddress},
+		"Redirect": {"a description that is elsewhere is none", answer.Addresses{}, func(_, other *signer) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, other.URL+r.URL.Path, http.StatusFound)
+			}
+		}, nil, 1, "302"},
+		"Keys": {"keys at a metadata service", answer.Addresses{}, func(s, _ *signer) http.HandlerFunc {
+			return func(w http.ResponseWriter, _ *http.Request) {
+				_ = json.NewEncoder(w).Encode(map[string]any{"issuer": s.URL, "jwks_uri": "http://169.254.169.254/keys", "id_token_signing_alg_values_supported": []string{"ES256"}})
+			}
+		}, nil, 1, answer.ReasonAddress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, other := newSigner(t), newSigner(t)
+			if tc.answer != nil {
+				f := tc.answer(s, other)
+				s.answers.Store(&f)
+			}
+			url := s.URL
+			if tc.url != nil {
+				url = tc.url(s)
+			}
+			token := s.sign(t, s.key, jwt.SigningMethodES256)
+			if _, err := NewIssuers(time.Now, tc.addresses).Claims(t.Context(), url, "receiver", token); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v, want %q", tc.reason, err, tc.want)
+			}
+			if s.asked.Load() != tc.asked || other.asked.Load() != 0 {
+				t.Errorf("%s: the issuer was asked %d times, the other %d times", tc.reason, s.asked.Load(), other.asked.Load())
 			}
 		})
 	}

@@ -21,6 +21,7 @@ import (
 
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 
+	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/expression"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
@@ -369,7 +370,10 @@ func (v *verifier) oidc(ctx context.Context, providers []notificationv1.OIDCProv
 	p := &providers[at]
 	claims, err := v.identities.Claims(ctx, p.IssuerURL, p.GetAudience(), token)
 	var down *UnavailableError
+	var refused *answer.Error
 	switch {
+	case errors.As(err, &refused):
+		return nil, &refusal{resultFailed, http.StatusServiceUnavailable, "the issuer of the token is at an address that the agent does not ask: see --deny-provider-addresses"}
 	case errors.As(err, &down):
 		return nil, &refusal{resultFailed, http.StatusServiceUnavailable, "the issuer of the token cannot be asked for its keys"}
 	case err != nil:

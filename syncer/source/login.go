@@ -190,9 +190,9 @@ func HasGitHubApp(secret map[string][]byte) bool {
 }
 
 // GitHubApp gets a login as an installation of a GitHub App, for a repository at the
-// same GitHub.
-func (l *Logins) GitHubApp(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL) (*Login, error) {
-	app, err := l.newApp(secret, proxy)
+// same GitHub. restrict bounds where the connections to its API may lead; nil does not.
+func (l *Logins) GitHubApp(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL, restrict func(*http.Transport)) (*Login, error) {
+	app, err := l.newApp(secret, proxy, restrict)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +229,7 @@ type app struct {
 	now          func() time.Time
 }
 
-func (l *Logins) newApp(secret map[string][]byte, proxy *url.URL) (*app, error) {
+func (l *Logins) newApp(secret map[string][]byte, proxy *url.URL, restrict func(*http.Transport)) (*app, error) {
 	text := func(key string) string { return strings.TrimSpace(string(secret[key])) }
 	invalid := func(format string, args ...any) error { return failf(ReasonInvalidProvider, format, args...) }
 	a := &app{issuer: text(appClientID), owner: text(appInstallationOwner), now: l.now}
@@ -260,11 +260,15 @@ func (l *Logins) newApp(secret map[string][]byte, proxy *url.URL) (*app, error) 
 	if a.api, err = url.Parse(base); err != nil || (a.api.Scheme != "https" && a.api.Scheme != "http") || a.api.Host == "" {
 		return nil, invalid("cannot use the GitHub App: %s is not a URL of scheme https", appBaseURL)
 	}
+	if strings.ContainsAny(base, "?#") {
+		// What is asked for comes behind it, and would be no part of the path.
+		return nil, invalid("cannot use the GitHub App: %s has a query or a fragment; remove it", appBaseURL)
+	}
 	config, err := tlsConfig(secret)
 	if err != nil {
 		return nil, err
 	}
-	a.client = newClient(a.api, config, proxy)
+	a.client = newClient(a.api, config, proxy, restrict)
 	return a, nil
 }
 

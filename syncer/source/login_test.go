@@ -135,10 +135,12 @@ func TestGitHubApp(t *testing.T) {
 		"Neither":      {"nothing says which installation", secret("githubAppInstallationID", ""), source.ReasonInvalidProvider},
 		"Both":         {"two things do", secret("githubAppInstallationOwner", "team"), source.ReasonInvalidProvider},
 		"NoKey":        {"a key that is none", secret("githubAppPrivateKey", "x"), source.ReasonInvalidProvider},
+		"Query":        {"what is asked for would be a query, and the path anybody's choice", secret("githubAppBaseURL", api.URL+"/api/v3/?"), source.ReasonInvalidProvider},
+		"Fragment":     {"it would not be asked for at all", secret("githubAppBaseURL", api.URL+"/api/v3/#x"), source.ReasonInvalidProvider},
 		"BadURL":       {"a URL that is none", secret("githubAppBaseURL", "api.github.com"), source.ReasonInvalidProvider},
 	} {
 		t.Run(name, func(t *testing.T) {
-			login, err := logins(t).GitHubApp(t.Context(), git.HTTPURL("fleet"), tc.secret, nil)
+			login, err := logins(t).GitHubApp(t.Context(), git.HTTPURL("fleet"), tc.secret, nil, nil)
 			if (err == nil) != (tc.fails == "") || (err != nil && source.ReasonOf(err) != tc.fails) {
 				t.Fatalf("%s\nGitHubApp() = %v, want reason %q", tc.reason, err, tc.fails)
 			}
@@ -157,19 +159,19 @@ func TestGitHubApp(t *testing.T) {
 	l, entered := logins(t), make(chan struct{}, 1)
 	minted.Store(0)
 	for _, elsewhere := range []string{"https://git.example.com/x", strings.Replace(git.HTTPURL("fleet"), "https", "http", 1)} {
-		if _, err := l.GitHubApp(t.Context(), elsewhere, secret(), nil); source.ReasonOf(err) != source.ReasonCredentialRefused || minted.Load() != 0 {
+		if _, err := l.GitHubApp(t.Context(), elsewhere, secret(), nil, nil); source.ReasonOf(err) != source.ReasonCredentialRefused || minted.Load() != 0 {
 			t.Errorf("for %s: GitHubApp() = %v, want reason %s", elsewhere, err, source.ReasonCredentialRefused)
 		}
 	}
-	first, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil)
+	first, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil)
+	second, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret(), nil, nil)
 	if err != nil || minted.Load() != 1 || first.Identity != second.Identity {
 		t.Errorf("%d tokens were minted, %v, want one for its life", minted.Load(), err)
 	}
-	if _, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret("githubAppPrivateKey", string(stranger)), nil); err == nil {
+	if _, err := l.GitHubApp(t.Context(), git.HTTPURL("fleet"), secret("githubAppPrivateKey", string(stranger)), nil, nil); err == nil {
 		t.Error("one without the private key got the token of another from the cache")
 	}
 	// A server that accepts and never answers holds those who need it, no longer than they have time.
@@ -185,21 +187,21 @@ func TestGitHubApp(t *testing.T) {
 	held, release := context.WithCancel(t.Context())
 	var holder sync.WaitGroup
 	holder.Go(func() {
-		if _, err := l.GitHubApp(held, silent.URL+"/x", hangs, nil); err == nil {
+		if _, err := l.GitHubApp(held, silent.URL+"/x", hangs, nil, nil); err == nil {
 			t.Error("a server that does not answer gave a token")
 		}
 	})
 	<-entered
 	for name, other := range map[string]map[string][]byte{"known": secret(), "new": secret("githubAppInstallationID", "", "githubAppInstallationOwner", "team")} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		if _, err := l.GitHubApp(ctx, git.HTTPURL("fleet"), other, nil); err != nil {
+		if _, err := l.GitHubApp(ctx, git.HTTPURL("fleet"), other, nil, nil); err != nil {
 			t.Errorf("%s: the server of another App holds it: %v", name, err)
 		}
 		cancel()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.GitHubApp(ctx, silent.URL+"/x", hangs, nil); !errors.Is(err, context.Canceled) {
+	if _, err := l.GitHubApp(ctx, silent.URL+"/x", hangs, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("who has no time waits: %v", err)
 	}
 	release()

@@ -212,14 +212,18 @@ func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
 }
 
 // newClient returns a client with a transport of its own. It refuses redirects to other
-// hosts, as what it sends is for the one.
-func newClient(host *url.URL, config *tls.Config, proxy *url.URL) *http.Client {
+// hosts, as what it sends is for the one. restrict bounds where it may connect; nil does not.
+func newClient(host *url.URL, config *tls.Config, proxy *url.URL, restrict func(*http.Transport)) *http.Client {
 	from := http.ProxyFromEnvironment
 	if proxy != nil {
 		from = http.ProxyURL(proxy)
 	}
+	to := transportTo(config, from)
+	if restrict != nil {
+		restrict(to.Transport)
+	}
 	return &http.Client{
-		Transport: transportTo(config, from),
+		Transport: to,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if req.URL.Host != host.Host {
 				return fmt.Errorf("redirect to %s://%s refused: it is another host; name the new URL in spec.url", req.URL.Scheme, req.URL.Host)
@@ -266,7 +270,7 @@ func (o Origin) httpDialer(u *url.URL, endpoint *transport.Endpoint) (*dialer, e
 	case username != "" || password != "":
 		d.auth = &githttp.BasicAuth{Username: username, Password: password}
 	}
-	client := newClient(u, config, o.Proxy)
+	client := newClient(u, config, o.Proxy, nil)
 	if d.auth == nil && len(config.Certificates) == 0 {
 		// Nothing is sent that is for this host alone.
 		client.CheckRedirect = checkRedirect

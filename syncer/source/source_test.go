@@ -723,7 +723,7 @@ func TestSwitchedProtocols(t *testing.T) {
 	}
 	switched(t, func(ctx context.Context) error {
 		_, err := logins.GitHubApp(ctx, s.URL+"/x", map[string][]byte{"githubAppID": []byte("7"), "githubAppInstallationID": []byte("42"), "githubAppBaseURL": []byte(s.URL),
-			"githubAppPrivateKey": pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})}, nil)
+			"githubAppPrivateKey": pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})}, nil, nil)
 		return err
 	})
 	log, err := logAt(s.URL, nil)

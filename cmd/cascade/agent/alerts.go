@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -44,7 +45,7 @@ type alerts struct {
 func (a *alerts) bind(f *pflag.FlagSet) {
 	f.DurationVar(&a.rateLimit, "rate-limit-interval", 5*time.Minute, "time in which Providers are not told of the same event again; 0 tells of each")
 	f.StringSliceVar(&a.deny, "deny-provider-addresses", nil,
-		"networks, such as 127.0.0.0/8,::1/128, where no Provider of an Alert may be; link-local ones and metadata services they never may")
+		"networks, such as 127.0.0.0/8,::1/128, where no Provider of an Alert may be, and no issuer of a Receiver; link-local ones and metadata services they never may")
 	f.StringVar(&a.intake, "events-receive-addr", noIntake,
 		"address at which events of other controllers are received for Alerts, :9090 for example, as Flux's notification-controller receives them; 0 receives none")
 	f.StringVar(&a.tokenFile, "events-receive-token-file", "",
@@ -195,9 +196,9 @@ func (s *eventServer) Start(ctx context.Context) error {
 }
 
 // githubApp gets tokens of GitHub Apps for Providers.
-func githubApp(logins *source.Logins) func(context.Context, string, map[string][]byte, *url.URL) (string, error) {
-	return func(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL) (string, error) {
-		login, err := logins.GitHubApp(ctx, repository, secret, proxy)
+func githubApp(logins *source.Logins) func(context.Context, string, map[string][]byte, *url.URL, func(*http.Transport)) (string, error) {
+	return func(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL, restrict func(*http.Transport)) (string, error) {
+		login, err := logins.GitHubApp(ctx, repository, secret, proxy, restrict)
 		if err != nil {
 			return "", err
 		}

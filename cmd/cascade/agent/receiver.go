@@ -190,7 +190,7 @@ func (w *wiring) receive(ctx context.Context, inbox *hint.Inbox) error {
 		}
 	}
 	handler := receive.NewHandler(receive.Options{
-		Receivers: mgr.GetClient(), Secrets: mgr.GetAPIReader(), Objects: objects, Identities: receive.NewIssuers(w.program.Now), Workers: w.workers,
+		Receivers: mgr.GetClient(), Secrets: mgr.GetAPIReader(), Objects: objects, Identities: receive.NewIssuers(w.program.Now, o.alerts.addresses), Workers: w.workers,
 		Now: w.program.Now, Log: log, Registry: ctrlmetrics.Registry,
 	})
 	return mgr.Add(&receiverServer{addr: o.receivers.addr, handler: handler, cache: mgr.GetCache(), log: log})

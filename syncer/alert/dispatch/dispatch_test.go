@@ -3,7 +3,10 @@ package dispatch
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -11,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +38,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/syncer/alert"
 	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // bench is a dispatcher with what it reads and writes.
@@ -993,6 +998,54 @@ func TestDenied(t *testing.T) {
 	stop()
 	if len(in.heads) > 0 {
 		t.Error("the address was reached")
+	}
+}
+
+// TestDeniedGitHubApp: the API of a GitHub App is asked for its token at no address where the
+// Provider may not be.
+func TestDeniedGitHubApp(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	for name, tc := range map[string]struct {
+		reason, deny string
+		at           func(in string) (base, proxy string)
+	}{
+		"Denied": {"by the flag", "127.0.0.0/8", func(in string) (string, string) { return in, "" }},
+		"Proxy":  {"as it is written, where a proxy would connect", "10.1.0.0/16", func(in string) (string, string) { return "http://10.1.2.3", in }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := newInbound(t, nil)
+			base, proxy := tc.at(in.URL)
+			b := newBench(t, provider("to", "github", base+"/org/repo", func(s *notificationv1beta3.ProviderSpec) {
+				s.SecretRef, s.Proxy = &meta.LocalObjectReference{Name: "app"}, proxy
+			}), alertFor("to", nil), secret("app", map[string]string{
+				"githubAppID": "1", "githubAppInstallationID": "2", "githubAppPrivateKey": private, "githubAppBaseURL": base,
+			}))
+			logins, err := source.NewLogins(10, time.Hour, time.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.o.Senders.Addresses = answer.Addresses{Deny: []netip.Prefix{netip.MustParsePrefix(tc.deny)}}
+			b.o.Senders.GitHubApp = func(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL, restrict func(*http.Transport)) (string, error) {
+				login, err := logins.GitHubApp(ctx, repository, secret, proxy, restrict)
+				if err != nil {
+					return "", err
+				}
+				return login.Password, nil
+			}
+			stop := b.run(t)
+			b.Take(event("web", "it failed"), nil)
+			if got := b.happened(t); !strings.HasPrefix(got, "Warning "+ReasonAddressRefused) {
+				t.Errorf("%s: got %q", tc.reason, got)
+			}
+			stop()
+			if n := len(in.heads); n > 0 {
+				t.Errorf("%s: %d requests were sent", tc.reason, n)
+			}
+		})
 	}
 }
 

@@ -46,9 +46,9 @@ type Senders struct {
 	Reader client.Reader
 	// Addresses are those where Providers may be.
 	Addresses answer.Addresses
-	// GitHubApp returns a token of a GitHub App for a repository of its own GitHub; nil is
-	// none.
-	GitHubApp func(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL) (string, error)
+	// GitHubApp returns a token of a GitHub App for a repository of its own GitHub, which it
+	// reaches by a transport that restrict was given; nil is none.
+	GitHubApp func(ctx context.Context, repository string, secret map[string][]byte, proxy *url.URL, restrict func(*http.Transport)) (string, error)
 }
 
 // line is what the goroutine of one Provider reaches it with. It is closed when nothing is
@@ -94,21 +94,16 @@ func (s *Senders) client(config *tls.Config, proxy *url.URL) *http.Client {
 	if proxy != nil {
 		by = http.ProxyURL(proxy)
 	}
+	transport := &http.Transport{
+		Proxy: by, TLSClientConfig: config, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConns: 2, MaxIdleConnsPerHost: 2, IdleConnTimeout: 2 * linger, MaxResponseHeaderBytes: mostAnswer,
+		// An answer is bounded as it comes, not as it is packed.
+		DisableCompression: true,
+	}
+	s.Addresses.Restrict(transport)
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: answer.Over(&http.Transport{
-			Proxy: func(r *http.Request) (*url.URL, error) {
-				// A proxy makes the connection, so that only what is written can be checked.
-				if err := s.Addresses.Check(r.URL.String()); err != nil {
-					return nil, err
-				}
-				return by(r)
-			},
-			DialContext: s.Addresses.Dial, TLSClientConfig: config, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
-			MaxIdleConns: 2, MaxIdleConnsPerHost: 2, IdleConnTimeout: 2 * linger, MaxResponseHeaderBytes: mostAnswer,
-			// An answer is bounded as it comes, not as it is packed.
-			DisableCompression: true,
-		}),
+		Transport:     answer.Over(transport),
 	}
 }
 
@@ -142,7 +137,10 @@ func (s *Senders) settings(ctx context.Context, p *notificationv1beta3.Provider)
 		return out, nil, err
 	}
 	if out.Token == "" && s.GitHubApp != nil && (spec.Type == notificationv1beta3.GitHubProvider || spec.Type == notificationv1beta3.GitHubDispatchProvider) && hasApp(data) {
-		if out.Token, err = s.GitHubApp(ctx, out.Address, data, by); err != nil {
+		if out.Token, err = s.GitHubApp(ctx, out.Address, data, by, s.Addresses.Restrict); err != nil {
+			if f := failed(err); f.reason == ReasonAddressRefused {
+				return out, nil, f
+			}
 			return out, nil, failuref(payload.ReasonInvalid, true, "cannot get a token of the GitHub App; check the Secret of spec.secretRef, and that the App is of the GitHub of the address")
 		}
 	}
