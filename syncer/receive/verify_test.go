@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 const secretToken = "c2VjcmV0"
@@ -28,13 +30,13 @@ func sum(algorithm, key, body string) string {
 type oneToken struct {
 	issuer, audience, token string
 	claims                  map[string]any
-	down                    bool
+	down                    error
 }
 
 func (o *oneToken) Claims(_ context.Context, issuer, audience, token string) (map[string]any, error) {
 	switch {
-	case o.down:
-		return nil, &UnavailableError{errors.New("no route")}
+	case o.down != nil:
+		return nil, &UnavailableError{o.down}
 	case issuer != o.issuer || audience != o.audience || token != o.token:
 		return nil, errors.New("not mine")
 	}
@@ -301,18 +303,19 @@ func TestClaims(t *testing.T) {
 		reason string
 		claims map[string]any
 		change func(*notificationv1.OIDCProvider)
-		down   bool
+		down   error
 		status int
 		says   string
 	}{
-		"Good":     {"the team's pipeline", nil, nil, false, 0, ""},
-		"Owner":    {"a pipeline of somebody else, of the same public issuer", map[string]any{"repository_owner": "evil", "repository": "evil/app"}, nil, false, 403, "wrong owner; wrong repository"},
-		"NoClaim":  {"a token of another kind of the issuer", map[string]any{}, nil, false, 403, "cannot be validated"},
-		"Audience": {"the token is for somebody else", nil, func(p *notificationv1.OIDCProvider) { p.Audience = "other" }, false, 401, "not valid"},
-		"Down":     {"the issuer does not answer: that is no forgery", nil, nil, true, 503, "cannot be asked"},
+		"Good":     {"the team's pipeline", nil, nil, nil, 0, ""},
+		"Owner":    {"a pipeline of somebody else, of the same public issuer", map[string]any{"repository_owner": "evil", "repository": "evil/app"}, nil, nil, 403, "wrong owner; wrong repository"},
+		"NoClaim":  {"a token of another kind of the issuer", map[string]any{}, nil, nil, 403, "cannot be validated"},
+		"Audience": {"the token is for somebody else", nil, func(p *notificationv1.OIDCProvider) { p.Audience = "other" }, nil, 401, "not valid"},
+		"Down":     {"the issuer does not answer: that is no forgery", nil, nil, errors.New("no route"), 503, "cannot be asked"},
+		"Denied":   {"who may change the address, or the flag, learns of it", nil, nil, &answer.Error{Reason: answer.ReasonAddress}, 503, "see --deny-provider-addresses"},
 		"Endless": {"an expression that takes long", nil, func(p *notificationv1.OIDCProvider) {
 			p.Validations[0].Expression = "[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, [1,2,3,4,5,6,7,8,9,10].all(g, [1,2,3,4,5,6,7,8,9,10].all(h, a+b+c+d+e+f+g+h > 0))))))))"
-		}, false, 403, "cannot be validated"},
+		}, nil, 403, "cannot be validated"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := specOf(notificationv1.GenericOIDCReceiver)
