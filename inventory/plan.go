@@ -433,7 +433,17 @@ func Kept(entries []Entry) *v1alpha1.HeldKept {
 // Kept is the record of what the plan keeps without a person.
 func (p Plan) Kept() *v1alpha1.HeldKept { return Kept(slices.Concat(p.OfCluster, p.Queued)) }
 
-// Undecided reports whether the owner's last plan was held and nobody has decided.
+// Settles reports whether the plan ends what an earlier one held. One that holds nothing because
+// objects are kept for another owner or could not be read, or because another declaration comes,
+// ends nothing: they may be deleted later all the same. A plan that was not made ends nothing
+// either; neither that nor one that is superseded has a hash.
+func (p Plan) Settles() bool {
+	// What nobody confirmed is deleted while something is held only if that was approved.
+	approved := slices.ContainsFunc(p.Deletes, func(d Delete) bool { return !d.Confirmed })
+	return p.Hash != "" && !p.Blocked() && (approved || len(p.HandOver)+len(p.Unknown) == 0)
+}
+
+// Undecided reports whether an owner's plan was held and nobody has decided since.
 // blocked: the owner's status says that deletes are held. hold is the status's record
 // of them. If it is nil, the plan is not known, and so nobody has decided about it.
 func Undecided(blocked bool, hold *v1alpha1.HeldPrune) bool {

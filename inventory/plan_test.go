@@ -461,6 +461,9 @@ func TestPlanPrune(t *testing.T) {
 			if (hold != nil) != got.Blocked() || hold != nil && ((hold.Hash != "") != got.Held) {
 				t.Errorf("%s\nHold() = %v, want a hash exactly if the plan is held", tc.reason, hold)
 			}
+			if got.Settles() && (got.Blocked() || got.Superseded) {
+				t.Errorf("%s\nSettles() of a plan that holds something, or is not made", tc.reason)
+			}
 			if Undecided(got.Blocked(), hold) != got.Held {
 				t.Errorf("%s\nUndecided(%t, %v) = %t, want %t", tc.reason, got.Blocked(), hold, !got.Held, got.Held)
 			}
@@ -728,6 +731,34 @@ func TestNeeded(t *testing.T) {
 			}
 			if said := strings.Contains(p.Message("x"), "AWSCluster/fleet/prod"); said != (tc.want != nil) {
 				t.Errorf("%s\nMessage() = %q", tc.reason, p.Message("x"))
+			}
+		})
+	}
+}
+
+// TestPlanSettles: what was held is decided about by a plan that deletes or no longer finds it, not by
+// one that puts it off.
+func TestPlanSettles(t *testing.T) {
+	one, other := Entry{Kind: "ConfigMap", Name: "a"}, Entry{Kind: "ConfigMap", Name: "b"}
+	removed, confirmed := []Delete{{Entry: one}}, []Delete{{Entry: one, Confirmed: true}}
+	for name, tc := range map[string]struct {
+		reason string
+		plan   Plan
+		want   bool
+	}{
+		"None":       {"no plan was made", Plan{}, false},
+		"Superseded": {"the next one is made of another declaration", Plan{Superseded: true}, false},
+		"Nothing":    {"all of it is declared again, or gone", Plan{Hash: "ab"}, true},
+		"Taken":      {"another owner has it", Plan{Hash: "ab", Claimed: []Entry{one}}, true},
+		"Held":       {"a person is asked", Plan{Hash: "ab", Held: true, Deletes: removed}, false},
+		"Approved":   {"a person decided about what the plan deletes; the rest was not on the list", Plan{Hash: "ab", Deletes: removed, HandOver: []Entry{other}, Unknown: []Entry{other}}, true},
+		"Confirmed":  {"a confirmation of one object says nothing of the others", Plan{Hash: "ab", Deletes: confirmed, HandOver: []Entry{other}}, false},
+		"HandOver":   {"another owner may declare it", Plan{Hash: "ab", HandOver: []Entry{other}}, false},
+		"Unknown":    {"it could not be read", Plan{Hash: "ab", Unknown: []Entry{other}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.plan.Settles(); got != tc.want {
+				t.Errorf("%s\nSettles() = %t, want %t", tc.reason, got, tc.want)
 			}
 		})
 	}

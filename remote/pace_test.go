@@ -18,6 +18,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/health"
 )
@@ -247,6 +248,83 @@ func TestPruned(t *testing.T) {
 			got := reason.Of(s.pruned(&v1alpha1.ChildLayer{Name: "base"}, tc.res))
 			if got != tc.want || s.notes.leftover != tc.left || (s.notes.seal != nil) != tc.sealed {
 				t.Errorf("%s: reason is %q, leftover: %t, sealed: %t", tc.reason, got, s.notes.leftover, s.notes.seal != nil)
+			}
+		})
+	}
+}
+
+// TestHoldStays: what waits for a person does so whatever becomes of the layer meanwhile, though a
+// commit that adds objects makes the removal look small.
+func TestHoldStays(t *testing.T) {
+	owned, live := make([]inventory.Entry, 46), map[inventory.Entry]inventory.Live{}
+	for i := range owned {
+		owned[i] = inventory.Entry{Namespace: "x", Name: strings.Repeat("a", i+1), Kind: "ConfigMap", Version: "v1"}
+		live[owned[i]] = inventory.Live{State: inventory.Present, UID: owned[i].Name, Owned: true}
+	}
+	lost, before := owned[:11], inventory.Facts{Owned: owned[:40], Rendered: owned[11:40], Live: live}
+	held := inventory.PlanPrune(before)
+	approved, absent, unread, kept := before, before, before, before
+	approved.Approved = held.Hash
+	absent.Live, unread.Live, kept.Live = map[inventory.Entry]inventory.Live{}, nil, map[inventory.Entry]inventory.Live{}
+	for _, e := range lost {
+		absent.Live[e] = inventory.Live{State: inventory.Absent}
+		kept.Live[e] = inventory.Live{State: inventory.Present, UID: e.Name, Owned: true, HandOver: "Layer/fleet/other"}
+	}
+	outcome := func(why string) func(*seeding, *v1alpha1.ChildLayer) error {
+		return func(*seeding, *v1alpha1.ChildLayer) error { return reason.Because(why, errors.New("x")) }
+	}
+	pruned := func(f inventory.Facts, failure error) func(*seeding, *v1alpha1.ChildLayer) error {
+		return func(s *seeding, entry *v1alpha1.ChildLayer) error {
+			res := apply.Result{Plan: inventory.PlanPrune(f)}
+			res.HandOver = f.Record(res.Plan)
+			if noteHeld(entry, res.Plan); failure != nil {
+				return failure
+			}
+			return s.pruned(entry, res)
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		step   func(*seeding, *v1alpha1.ChildLayer) error
+		want   bool
+	}{
+		"Progressing": {"what the next commit adds is not healthy yet", outcome(v1alpha1.ReasonProgressing), true},
+		"Refused":     {"the child refuses what it adds", outcome(v1alpha1.ReasonSeedFailed), true},
+		"Paused":      {"the Cluster is paused for a moment", outcome(v1alpha1.ReasonPaused), true},
+		"Pending":     {"a Rollout lets the child wait", outcome(v1alpha1.ReasonRolloutPending), true},
+		"Creation": {"a person is to decide about Clusters as well", func(_ *seeding, entry *v1alpha1.ChildLayer) error {
+			changeHeld(entry, func(h *v1alpha1.Held) { h.Create = &v1alpha1.HeldCreate{Clusters: []string{"fleet/a"}} })
+			return reason.Because(v1alpha1.ReasonCreateHeld, errors.New("x"))
+		}, true},
+		"Unselected": {"the layer was to be removed for a while", outcome(v1alpha1.ReasonRemovalHeld), true},
+		"Unread":     {"the objects cannot be read", pruned(unread, reason.Because(v1alpha1.ReasonPruneFailed, errors.New("x"))), true},
+		"Kept":       {"another layer cannot be built, and may declare all of them", pruned(kept, nil), true},
+		"Restored": {"Git declares them again", func(s *seeding, entry *v1alpha1.ChildLayer) error {
+			s.rendered.entries = owned[:40]
+			s.leaves(&record.Record{Inventory: owned[:40]}, entry)
+			return nil
+		}, false},
+		"Gone":     {"somebody deleted them by hand", pruned(absent, nil), false},
+		"Approved": {"a person decided", pruned(approved, nil), false},
+		"InPart":   {"a person decided, and a delete failed", pruned(approved, reason.Because(v1alpha1.ReasonPruneFailed, errors.New("x"))), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := bringing(t, newPaced(45*time.Second))
+			entry := &v1alpha1.ChildLayer{Name: "base"}
+			recordOutcome(entry, pruned(before, nil)(s, entry), start)
+			if !held.Held || entry.Reason != v1alpha1.ReasonPruneBlocked || heldPrune(entry) != held.Hash {
+				t.Fatalf("at first the entry is %+v", entry)
+			}
+			recordOutcome(entry, tc.step(s, entry), start)
+			if (entry.Held != nil && entry.Held.HandOver != nil) != (entry.Reason == v1alpha1.ReasonHandOverPending) {
+				t.Errorf("%s: with reason %s the entry holds %+v", tc.reason, entry.Reason, entry.Held)
+			}
+			next := inventory.PlanPrune(inventory.Facts{Owned: owned, Rendered: owned[11:], Live: live, Undecided: undecided(entry)})
+			if next.Held != tc.want || (heldPrune(entry) != "") != tc.want {
+				t.Errorf("%s: the next plan is held: %t (%s), on record is %+v", tc.reason, next.Held, next.Guard, entry.Held)
+			}
+			if recordOutcome(entry, nil, start); !tc.want && entry.Held != nil {
+				t.Errorf("%s: ready, it holds %+v", tc.reason, entry.Held)
 			}
 		})
 	}

@@ -68,6 +68,7 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		Undecided: undecided(entry),
 		Claimed:   plan.Claims(s.declared(ctx), s.key().String()),
 	})
+	noteHeld(entry, res.Plan)
 	rec.Inventory = res.Inventory
 	if perr := s.putRecord(ctx, rec, entry, parent); perr != nil {
 		return errors.Join(perr, err)
@@ -83,8 +84,12 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 
 // leaves notes whether a layer that was applied completely has something to delete. That is
 // known until it is deleted, however often the prune fails.
-func (s *seeding) leaves(rec *record.Record) {
-	s.leftover = s.layer.Spec.Prune && len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
+func (s *seeding) leaves(rec *record.Record, entry *v1alpha1.ChildLayer) {
+	left := len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
+	if !left {
+		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = nil }) // all of it is declared again
+	}
+	s.leftover = s.layer.Spec.Prune && left
 	s.notes.leftover = s.leftover
 }
 
@@ -166,14 +171,20 @@ func pruneFailed(err error, as account.Account) error {
 	return reason.Because(v1alpha1.ReasonPruneFailed, err)
 }
 
+// noteHeld has the layer's entry say what waits for a person, until a plan settles that.
+func noteHeld(entry *v1alpha1.ChildLayer, made inventory.Plan) {
+	if made.Blocked() || made.Settles() {
+		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = made.Hold() })
+	}
+}
+
 // heldBack is an error while deletes are held.
 func heldBack(entry *v1alpha1.ChildLayer, res apply.Result, named string) error {
 	switch {
 	case res.Plan.Blocked():
-		entry.Held = &v1alpha1.Held{Prune: res.Plan.Hold()}
 		return reason.Because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(named)))
 	case len(res.Plan.HandOver) > 0:
-		entry.Held = &v1alpha1.Held{HandOver: res.HandOver}
+		changeHeld(entry, func(held *v1alpha1.Held) { held.HandOver = res.HandOver })
 		return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf("%s stay for %s, which may declare them and has not applied them yet: let it be applied, or remove it there too",
 			inventory.Names(res.Plan.HandOver), res.Plan.NewOwner))
 	}

@@ -374,11 +374,33 @@ func recordOutcome(entry *v1alpha1.ChildLayer, err error, now metav1.Time) {
 		entry.Since = now
 	}
 	entry.Ready, entry.Reason, entry.Message = ready, why, message
-	switch why {
-	case v1alpha1.ReasonPruneBlocked, v1alpha1.ReasonCreateHeld, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonRemovalHeld:
-	default:
-		entry.Held = nil
+	changeHeld(entry, func(held *v1alpha1.Held) {
+		if why != v1alpha1.ReasonCreateHeld {
+			held.Create = nil
+		}
+		if why != v1alpha1.ReasonHandOverPending {
+			held.HandOver = nil
+		}
+		if why != v1alpha1.ReasonRemovalHeld {
+			held.Removal = nil
+		}
+		if why != v1alpha1.ReasonPruneBlocked && !undecided(entry) {
+			held.Prune = nil
+		}
+	})
+}
+
+// changeHeld changes what the layer's entry says is held.
+func changeHeld(entry *v1alpha1.ChildLayer, change func(held *v1alpha1.Held)) {
+	var held v1alpha1.Held
+	if entry.Held != nil {
+		held = *entry.Held
 	}
+	if change(&held); held == (v1alpha1.Held{}) {
+		entry.Held = nil
+		return
+	}
+	entry.Held = &held
 }
 
 const (
@@ -404,13 +426,14 @@ func boundMessages(layers []v1alpha1.ChildLayer) {
 	}
 }
 
-// undecided reports whether the last prune plan of a layer was held for approval.
+// undecided reports whether a prune plan of a layer was held for approval, and nothing has
+// settled that since. The reason alone does not tell: a push that fails has another one.
 func undecided(entry *v1alpha1.ChildLayer) bool {
 	var hold *v1alpha1.HeldPrune
 	if entry.Held != nil {
 		hold = entry.Held.Prune
 	}
-	return inventory.Undecided(entry.Reason == v1alpha1.ReasonPruneBlocked, hold)
+	return inventory.Undecided(hold != nil || entry.Reason == v1alpha1.ReasonPruneBlocked, hold)
 }
 
 // named is how the command line names the child.

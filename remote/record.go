@@ -309,7 +309,7 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 	}
 	if rec.InPlace(s.rendered.digest) {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
-		s.leaves(rec)
+		s.leaves(rec, entry)
 		if ready {
 			s.looked()
 		}

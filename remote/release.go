@@ -100,7 +100,7 @@ func keeps(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer) error {
 	if removal == nil || !removal.Held {
 		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("waiting for Layer %s to let go of what it applied", layer.Name))
 	}
-	entry.Held = &v1alpha1.Held{Removal: &v1alpha1.HeldRemoval{Hash: removal.Hash}}
+	changeHeld(entry, func(held *v1alpha1.Held) { held.Removal = &v1alpha1.HeldRemoval{Hash: removal.Hash} })
 	return reason.Because(v1alpha1.ReasonRemovalHeld, errors.New(plan.RemovalMessage(layer)))
 }
 
@@ -125,6 +125,7 @@ func (p *push) remove(ctx context.Context, rec *record.Record, entry *v1alpha1.C
 		Undecided: undecided(entry),
 		Claimed:   plan.Claims(p.declared(ctx), rec.Layer.String()),
 	})
+	noteHeld(entry, res.Plan)
 	if !inventory.Equal(rec.Inventory, res.Inventory) {
 		rec.Inventory = res.Inventory
 		if perr := p.putRecord(ctx, rec, entry, parent); perr != nil {

@@ -385,7 +385,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		return err
 	}
 	entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
-	s.leaves(rec)
+	s.leaves(rec, entry)
 	if err := s.session.DropAdministrator(ctx); err != nil {
 		return reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}
@@ -401,7 +401,7 @@ func (s *seeding) holdCreation(ctx context.Context, rec *record.Record, entry *v
 	if err := s.session.DropAdministrator(ctx); err != nil {
 		return reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}
-	entry.Held = &v1alpha1.Held{Create: res.Creation.Hold()}
+	changeHeld(entry, func(held *v1alpha1.Held) { held.Create = res.Creation.Hold() })
 	return reason.Because(v1alpha1.ReasonCreateHeld, errors.New(res.Creation.Message()))
 }
 

@@ -14,7 +14,7 @@ import (
 // people; nothing reads them. See docs/decisions/017.
 type Held struct {
 	// Prune is the plan of deletes that waits. It is there as long as the condition
-	// PruneBlocked.
+	// PruneBlocked; of a layer, until it is decided, whatever its reason is meanwhile.
 	// +optional
 	Prune *HeldPrune `json:"prune,omitempty"`
 	// Create are the Clusters that wait, or that another tier manages. It is there as long

@@ -85,7 +85,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 		r.noteApplied(run, v1alpha1.ReasonPruneBlocked)
 		return r.blocked(run, sync)
 	}
-	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+	r.settle(run, sync.Plan)
 	if sync.Plan.Superseded {
 		return again(time.Second) // what is declared by now wakes the next reconcile, too
 	}
@@ -110,7 +110,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		Stages:            r.Rules.Stages,
 		MigrateAPIVersion: r.Rules.MigrateAPIVersion,
 		FirstSync:         record,
-		Prune:             obj.Spec.Prune && !run.unidentified,
+		Prune:             run.prunes(),
 		Keep:              run.kept(),
 		Target:            run.name().String(),
 		Approved:          obj.Annotations[v1alpha1.ApprovePruneAnnotation],

@@ -150,6 +150,14 @@ func (r *Reconciler) pruneHeld(run *run, hold *v1alpha1.HeldPrune, err error) {
 	}
 }
 
+// settle has nothing be held any more by a plan that is not blocked, unless what a person has not
+// decided about may be deleted later.
+func (r *Reconciler) settle(run *run, made inventory.Plan) {
+	if !run.undecided() || !run.prunes() || made.Settles() {
+		status.RemoveCondition(run.Obj, v1alpha1.PruneBlockedCondition)
+	}
+}
+
 // managedElsewhere records that Clusters are left alone because another tier manages them.
 // Everything else is applied, and the Kustomization may be ready.
 func (r *Reconciler) managedElsewhere(run *run, sync apply.Result) {

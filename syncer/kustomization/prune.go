@@ -85,7 +85,7 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 				"take back the change of spec.kubeConfig, or set spec.prune: false to leave behind what is in the cluster of before", inventory.Names(parts)))
 		return again(blockedPoll)
 	}
-	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+	r.settle(run, res.Plan)
 	switch plan := res.Plan; {
 	case plan.Superseded:
 		status.MarkProgressing(obj, "Waiting for this Kustomization to be applied as it is declared by now; nothing is deleted until then")

@@ -106,6 +106,9 @@ func (run *run) undecided() bool {
 	return inventory.Undecided(blocked, run.held.Prune)
 }
 
+// prunes reports whether what is no longer declared is deleted. Else it is forgotten.
+func (run *run) prunes() bool { return run.Obj.Spec.Prune && !run.unidentified }
+
 // current reports whether the status says that the snapshot was applied as the spec has it.
 func (run *run) current() bool {
 	s := &run.Obj.Status

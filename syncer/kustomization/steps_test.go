@@ -1149,6 +1149,44 @@ func TestUndecidedStep(t *testing.T) {
 	}
 }
 
+// TestHoldStays: a plan that deletes nothing for the moment decides nothing about what was held.
+func TestHoldStays(t *testing.T) {
+	b := entry("b")
+	const hash = "0123456789abcdef"
+	for name, tc := range map[string]struct {
+		reason string
+		obj    func(*kustomizev1.Kustomization)
+		plan   inventory.Plan
+		want   bool
+	}{
+		"Superseded": {"a newer revision declares one of the objects again, and not the others", nil, inventory.Plan{Superseded: true, Keep: []inventory.Entry{b}}, true},
+		"HandOver":   {"another owner cannot be built, and may declare them", nil, inventory.Plan{Hash: hash, HandOver: []inventory.Entry{b}, NewOwner: "Kustomization/x/y", Unsure: true, Keep: []inventory.Entry{b}}, true},
+		"Taken":      {"another owner has them", nil, inventory.Plan{Hash: hash, Claimed: []inventory.Entry{b}, Keep: []inventory.Entry{b}}, false},
+		"Approved":   {"a person decided", nil, inventory.Plan{Hash: hash, Deletes: []inventory.Delete{{Entry: b}}}, false},
+		"Restored":   {"Git declares them again", nil, inventory.Plan{Hash: hash}, false},
+		"NoPrune":    {"they are left", func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }, inventory.Plan{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.Prune = true
+				k.Status.Conditions = []metav1.Condition{{Type: v1alpha1.PruneBlockedCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPruneBlocked}}
+				v1alpha1.SetHeld(k, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: hash, Deletes: 1}})
+				if tc.obj != nil {
+					tc.obj(k)
+				}
+			}))
+			s.run.rendering, s.run.cluster = &render.Rendering{}, s.Targets.Local
+			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: tc.plan}, nil
+			}
+			s.Reconciler.apply(t.Context(), s.run)
+			if got := s.run.undecided(); got != tc.want {
+				t.Errorf("%s: undecided: %t", tc.reason, got)
+			}
+		})
+	}
+}
+
 func TestPruneStep(t *testing.T) {
 	a, b := entry("a"), entry("b")
 	deleted := func(change func(*kustomizev1.Kustomization)) func(*kustomizev1.Kustomization) {
