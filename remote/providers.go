@@ -10,6 +10,7 @@ import (
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -194,7 +195,7 @@ func webhooksRespond(probes []providers.Probe) func(ctx context.Context, c *appl
 		var waiting apply.Health
 		for _, p := range probes {
 			err := c.Create(ctx, p.Object(), client.DryRunAll, client.FieldOwner(seedManager))
-			if err != nil && !meta.IsNoMatchError(err) && apierrors.ReasonForError(err) == "" {
+			if err != nil && !meta.IsNoMatchError(err) && !errors.As(err, new(apierrors.APIStatus)) {
 				return nil, fmt.Errorf("cannot reach API server: %w", err)
 			}
 			if notReached(err) {
@@ -207,10 +208,15 @@ func webhooksRespond(probes []providers.Probe) func(ctx context.Context, c *appl
 
 // notReached reports whether an error says that the API server could not reach a
 // webhook. Any other refusal is the decision of a webhook, or of the API server after
-// it called them.
+// it called them. The code does not tell: a webhook chooses its own, and mostly gives no
+// reason. What the API server says of itself has one.
 func notReached(err error) bool {
-	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsServerTimeout(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonInternalError, metav1.StatusReasonServiceUnavailable, metav1.StatusReasonTimeout,
+		metav1.StatusReasonServerTimeout, metav1.StatusReasonNotFound:
+		return true
+	}
+	return meta.IsNoMatchError(err)
 }
 
 // progress of a push that is not complete. It is kept in memory: without it the layer

@@ -2,6 +2,7 @@ package rights
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -133,8 +133,9 @@ func (r *Rights) checkAccount(ctx context.Context, user string, jobs []job) bool
 	return err == nil || answersAtAll(err)
 }
 
-// answersAtAll reports whether an error is an API server's word.
-func answersAtAll(err error) bool { return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown }
+// answersAtAll reports whether an error is an API server's word. Where it has that of a webhook,
+// it may be one without a reason.
+func answersAtAll(err error) bool { return errors.As(err, new(apierrors.APIStatus)) }
 
 // checkOwner asks about an owner, and acts on the answers.
 func (r *Rights) checkOwner(ctx context.Context, a *answers, j job) error {

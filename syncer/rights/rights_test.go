@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -239,12 +240,17 @@ func TestUnanswered(t *testing.T) {
 		t.Errorf("%d questions, %q is told", len(asked), told)
 	}
 	w.denied["of-a patch configmaps a/"] = true
-	w.broken = apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", nil)
-	r.changed("a")
-	w.pass(t, r, quiet)
-	w.want(t, "an account that may not ask", []string{"of-a patch configmaps a/"}, nil)
-	w.pass(t, r, retry)
-	w.want(t, "and is not asked about soon", nil, nil)
+	for name, err := range map[string]error{
+		"an account that may not ask":                       apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", nil),
+		"a question that a webhook denies without a reason": &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusBadRequest}},
+	} {
+		w.broken = err
+		r.changed("a")
+		w.pass(t, r, quiet)
+		w.want(t, name, []string{"of-a patch configmaps a/"}, nil)
+		w.pass(t, r, retry)
+		w.want(t, name+" is not asked about soon", nil, nil)
+	}
 }
 
 // TestRestless: a check that takes long puts off the next, and what happens meanwhile is
