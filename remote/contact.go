@@ -25,6 +25,10 @@ func (r *run) age(result ctrl.Result, heard time.Time, proven bool) ctrl.Result 
 	if status.Identity == nil || connected == nil {
 		return result // it was never heard of
 	}
+	if unseeded(r.child) {
+		status.HeardAt = nil // nobody asks it
+		return result
+	}
 	lost := connected.Status != metav1.ConditionTrue
 	if r.asking && !lost {
 		return result // the answer is on its way

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/link"
@@ -86,6 +88,29 @@ func TestAge(t *testing.T) {
 	c.now = c.now.Add(report.Patience(45 * time.Second))
 	if _, at := c.aged(ctrl.Result{}); at == nil {
 		t.Error("an agent that is silent for three intervals is heard of")
+	}
+}
+
+// TestAgeOfUnseeded: a child that no layer selects any more is not asked, so that nobody waits to
+// hear of it, and there is no connection to it.
+func TestAgeOfUnseeded(t *testing.T) {
+	d := newDescribed(t, withoutProvider)
+	key := client.ObjectKeyFromObject(&d.child)
+	d.child.Status.Layers, d.child.Status.HeardAt = nil, new(later(-time.Hour))
+	if err := errors.Join(d.client.Status().Update(t.Context(), &d.child), d.client.DeleteAllOf(t.Context(), &v1alpha1.Layer{}, client.InNamespace(key.Namespace))); err != nil {
+		t.Fatal(err)
+	}
+	life := d.children.Connections.Of(key).Life()
+	result, err := d.children.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := &v1alpha1.Child{}
+	if err := d.client.Get(t.Context(), key, got); err != nil {
+		t.Fatal(err)
+	}
+	if at := got.Status.HeardAt; !unseeded(got) || at != nil || result.RequeueAfter != 0 || life.Err() == nil {
+		t.Errorf("HeardAt is %v, it is looked at after %s, and the connection is %v: %+v", at, result.RequeueAfter, life.Err(), got.Status.Conditions)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -59,10 +60,10 @@ func descsOfFleet() fleetDescs {
 		return prometheus.NewDesc(name, help, append(append([]string{}, labels...), more...), nil)
 	}
 	return fleetDescs{
-		condition: desc("cascade_child_condition", "1 if the condition of the child is true.", child, "condition"),
+		condition: desc("cascade_child_condition", "1 if the condition of the child is true; absent where no Layer selects its cluster.", child, "condition"),
 		info:      desc("cascade_child_info", "What the child is: 1, with labels to join by.", child, "environment", "owner", "provider", "region", "version"),
 		clusters:  desc("cascade_child_clusters", "Clusters below the child as its agent reports them, all and ready ones; absent for a child without any.", child, "state"),
-		contact:   desc("cascade_child_last_contact_timestamp_seconds", "Unix time at which the child was last heard of; its report is as old.", child),
+		contact:   desc("cascade_child_last_contact_timestamp_seconds", "Unix time at which the child was last heard of; its report is as old. Absent before that, and where no Layer selects its cluster.", child),
 		expiry:    desc("cascade_child_credential_expiry_timestamp_seconds", "Unix time at which the first credential lapses that the child was given; absent if none says when.", child),
 		overdue:   desc("cascade_child_overdue_credential_expiry_timestamp_seconds", "Unix time at which the first credential of the child lapses that should have been renewed long ago, at five sixths of its life; absent without any.", child),
 		held:      desc("cascade_child_held_layers", "Layers of the child that hold something for a person to decide; absent without any.", child),
@@ -128,8 +129,11 @@ func (f *Fleet) child(ch chan<- prometheus.Metric, d *fleetDescs, child *v1alpha
 		send(ch, desc, value, append([]string{key.Namespace, key.Name}, more...)...)
 	}
 	for _, kind := range []string{v1alpha1.ConnectedCondition, v1alpha1.SeededCondition, v1alpha1.ReadyCondition} {
-		value := 0.0
-		if meta.IsStatusConditionTrue(child.Status.Conditions, kind) {
+		c, value := meta.FindStatusCondition(child.Status.Conditions, kind), 0.0
+		switch {
+		case c != nil && c.Reason == v1alpha1.ReasonNoLayer:
+			continue // it is not to be so: a person may leave the cluster without layers
+		case c != nil && c.Status == metav1.ConditionTrue:
 			value = 1
 		}
 		tell(d.condition, value, kind)

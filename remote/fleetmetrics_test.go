@@ -144,6 +144,17 @@ func TestFleet(t *testing.T) {
 		now = now.Add(time.Minute)
 		has(reason+" was resumed a minute ago", "cascade_layer_lag_seconds name=base namespace=fleet 60")
 	}
+	write(func() {
+		child.Status.Conditions = []metav1.Condition{
+			{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNoLayer},
+			{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoLayer},
+			{Type: v1alpha1.SeededCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoLayer},
+		}
+	})
+	has("the cluster is there, whether a layer selects it or not", "cascade_child_info environment=production name=a namespace=fleet owner=payments provider=aws region=eu-west-1 version=v1.36.3 1")
+	if all := strings.Join(tell(), "\n"); strings.Contains(all, "cascade_child_condition") {
+		t.Errorf("a cluster that no layer selects is not connected, which it is not to be:\n%s", all)
+	}
 	never := make(chan struct{})
 	f.Part.Elected = never
 	if all := tell(); len(all) > 0 {

@@ -132,6 +132,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 		if keeps, err := r.keepsKubeconfig(ctx, cluster); err != nil {
 			return ctrl.Result{}, err
 		} else if !keeps {
+			r.Connections.Forget(r.key()) // nobody asks it any more
 			r.notConnected(metav1.ConditionUnknown, v1alpha1.ReasonNoLayer, "no Layer of namespace %s selects this cluster", r.child.Namespace)
 			return ctrl.Result{}, nil
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -99,8 +100,12 @@ func (d *Discovery) groups(r *http.Request) ([]Group, error) {
 }
 
 // scraped reports whether a child is a target: the parent met it, and it is neither the
-// tier's own cluster, which Prometheus reaches by itself, nor on its way out.
+// tier's own cluster, which Prometheus reaches by itself, nor one that no layer selects, to
+// which nobody connects, nor on its way out.
 func scraped(child *v1alpha1.Child) bool {
+	if c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition); c != nil && c.Reason == v1alpha1.ReasonNoLayer {
+		return false
+	}
 	return child.DeletionTimestamp.IsZero() && !child.Spec.InCluster && child.Status.Identity != nil
 }
 

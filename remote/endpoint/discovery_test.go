@@ -47,9 +47,12 @@ func TestDiscovery(t *testing.T) {
 		child("a", func(c *v1alpha1.Child) { c.Status.Version = long + "\xff" }),
 		child("own", func(c *v1alpha1.Child) { c.Spec.InCluster = true }),
 		child("unmet", func(c *v1alpha1.Child) { c.Status.Identity = nil }),
+		child("unseeded", func(c *v1alpha1.Child) {
+			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNoLayer}}
+		}),
 		child("leaving", func(c *v1alpha1.Child) { c.DeletionTimestamp = &metav1.Time{} }),
 	}
-	children[4].DeletionTimestamp = new(metav1.Now())
+	children[5].DeletionTimestamp = new(metav1.Now())
 	d := &Discovery{
 		Endpoints: all, TLS: true, Log: logr.Discard(),
 		List: func(context.Context) ([]v1alpha1.Child, error) { return children, nil },
