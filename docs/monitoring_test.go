@@ -53,7 +53,7 @@ var (
 	ranged   = regexp.MustCompile(`\[[^\]]*\]`)
 	metric   = regexp.MustCompile(`\b[a-z_:][a-z0-9_:]*\b`)
 	// ofLanguage are words of queries that are no metrics.
-	ofLanguage = []string{"sum", "count", "max", "min", "rate", "increase", "max_over_time", "offset", "time", "topk", "bottomk", "vector", "histogram_quantile", "absent", "and", "or", "unless", "by", "on"}
+	ofLanguage = []string{"sum", "count", "max", "min", "rate", "increase", "max_over_time", "last_over_time", "offset", "time", "topk", "bottomk", "vector", "histogram_quantile", "absent", "and", "or", "unless", "by", "on"}
 )
 
 // metricsOf are the metrics that a query names.

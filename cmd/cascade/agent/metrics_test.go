@@ -96,7 +96,7 @@ func registered(t *testing.T) []string {
 	dir := t.TempDir()
 	indexes := chart.NewIndexes(dir, 1, 1)
 	countCharts(d, indexes, chart.NewCharts(indexes, dir, chart.Limits{}))
-	d.MustRegister(built("v"), &remote.Fleet{}, &credential.Fleet{}, metrics.NewInfo(nil, nil, []string{metrics.Gotk, metrics.Flux}, nil, nil))
+	d.MustRegister(built("v"), leading("l", nil), &remote.Fleet{}, &credential.Fleet{}, metrics.NewInfo(nil, nil, []string{metrics.Gotk, metrics.Flux}, nil, nil))
 	if _, err := (&tokens{size: 10, duration: time.Hour}).build(d); err != nil {
 		t.Fatal(err)
 	}
@@ -173,6 +173,23 @@ func TestMetricsAreRegistered(t *testing.T) {
 	}
 	if found < 30 {
 		t.Errorf("only %d names were found", found)
+	}
+}
+
+// TestLeading: a process that waits for its lease is told from one that has it.
+func TestLeading(t *testing.T) {
+	leads := false
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(leading("cascade", func() bool { return leads }))
+	for _, want := range []float64{0, 1} {
+		families, err := registry.Gather()
+		if err != nil || len(families) != 1 {
+			t.Fatalf("there are %d metrics: %v", len(families), err)
+		}
+		if got := families[0].GetMetric()[0]; got.GetGauge().GetValue() != want || got.GetLabel()[0].GetValue() != "cascade" {
+			t.Errorf("it leads: %t, and tells %v", leads, got)
+		}
+		leads = true
 	}
 }
 

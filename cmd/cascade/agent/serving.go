@@ -70,9 +70,9 @@ func (s *serving) check() error {
 	return nil
 }
 
-// tell registers what is told of the agent itself, and of Flux's objects of these kinds that
-// selects passes. Of several replicas the leader tells.
-func (s *serving) tell(version string, registry prometheus.Registerer, mgr ctrl.Manager, kinds []string, selects func(client.Object) bool) error {
+// tell registers what is told of the agent itself, which competes for a lease, and of Flux's
+// objects of these kinds that selects passes. Of several replicas the leader tells of objects.
+func (s *serving) tell(version, lease string, registry prometheus.Registerer, mgr ctrl.Manager, kinds []string, selects func(client.Object) bool) error {
 	boundHosts(mgr.GetConfig().Host)
 	leads := func() bool {
 		select {
@@ -82,7 +82,8 @@ func (s *serving) tell(version string, registry prometheus.Registerer, mgr ctrl.
 			return false
 		}
 	}
-	if err := errors.Join(registry.Register(built(version)), registry.Register(metrics.NewInfo(mgr.GetClient(), kinds, s.resourceInfo, selects, leads))); err != nil {
+	info := metrics.NewInfo(mgr.GetClient(), kinds, s.resourceInfo, selects, leads)
+	if err := errors.Join(registry.Register(built(version)), registry.Register(leading(lease, leads)), registry.Register(info)); err != nil {
 		return fmt.Errorf("cannot register metrics: %w", err)
 	}
 	return nil
@@ -96,6 +97,20 @@ func built(version string) prometheus.Collector {
 	})
 	g.Set(1)
 	return g
+}
+
+// leading tells whether this process leads. Agents that share a tier by labels have leases of
+// their own, so that each lease has its leader.
+func leading(lease string, leads func() bool) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "cascade_leads", Help: "1 if this process holds the lease, so that it does the work of the tier; 0 if it waits for it.",
+		ConstLabels: prometheus.Labels{"lease": lease},
+	}, func() float64 {
+		if leads() {
+			return 1
+		}
+		return 0
+	})
 }
 
 // otherHost stands for each API server but the agent's own.

@@ -192,7 +192,7 @@ func (w *wiring) share() error {
 	if w.selects, err = o.sharding.build(o.place.namespace); err != nil {
 		return err
 	}
-	if err := o.serving.tell(w.program.Version, ctrlmetrics.Registry, mgr, o.sharding.kinds, w.selects); err != nil {
+	if err := o.serving.tell(w.program.Version, o.sharding.lease(o.place.namespace)(v1alpha1.LeaderLease), ctrlmetrics.Registry, mgr, o.sharding.kinds, w.selects); err != nil {
 		return err
 	}
 	w.requests = requester(mgr, now)
