@@ -70,7 +70,7 @@ func descsOfFleet() fleetDescs {
 		breakers:  desc("cascade_child_breakers_open", "Children that are probed seldom, because they did not answer several times in a row.", nil),
 		ready:     desc("cascade_layer_ready", "1 if the layer is in place on all children that it selects.", layer),
 		children:  desc("cascade_layer_children", "Children that the layer selects, by how it stands on them.", layer, "state"),
-		behind:    desc("cascade_layer_children_behind", "Children that have another revision of the layer than it is to bring; those that are suspended, and all of a suspended layer, do not count.", layer),
+		behind:    desc("cascade_layer_children_behind", "Children that have another revision of the layer than it is to bring; those that are suspended or paused or keep a layer that no longer selects them, and all of a suspended layer, do not count.", layer),
 		lag:       desc("cascade_layer_lag_seconds", "For how long some child has stayed at another revision of the layer than it is to bring, as this process saw it; 0 if all have it.", layer),
 	}
 }
@@ -206,6 +206,10 @@ func (f *Fleet) layers(ch chan<- prometheus.Metric, d *fleetDescs, layers []v1al
 			of := named{child.Namespace, entry.Name}
 			if newest := revisions[of]; newest == "" || newest == entry.Revision {
 				continue
+			}
+			switch entry.Reason {
+			case v1alpha1.ReasonPaused, v1alpha1.ReasonRemovalHeld:
+				continue // nothing is sent of the layer, as a person wants or has to decide
 			}
 			at := stayOf(types.NamespacedName{Namespace: of.namespace, Name: of.name}, child, entry.Revision)
 			begun, known := was[at]

@@ -144,6 +144,19 @@ func TestFleet(t *testing.T) {
 		now = now.Add(time.Minute)
 		has(reason+" was resumed a minute ago", "cascade_layer_lag_seconds name=base namespace=fleet 60")
 	}
+	for _, reason := range []string{v1alpha1.ReasonPaused, v1alpha1.ReasonRemovalHeld} {
+		entry := &child.Status.Layers[0]
+		write(func() { entry.Revision = layer.Status.Revision })
+		tell()
+		write(func() { entry.Revision, entry.Reason = "main@sha1:3", reason })
+		has(reason+" is no delay", "cascade_layer_children_behind name=base namespace=fleet 0")
+		now = now.Add(time.Hour)
+		has(reason+" for long is none either", "cascade_layer_lag_seconds name=base namespace=fleet 0")
+		write(func() { entry.Reason = v1alpha1.ReasonProgressing })
+		has(reason+" has ended", "cascade_layer_children_behind name=base namespace=fleet 1", "cascade_layer_lag_seconds name=base namespace=fleet 0")
+		now = now.Add(time.Minute)
+		has(reason+" ended a minute ago", "cascade_layer_lag_seconds name=base namespace=fleet 60")
+	}
 	write(func() {
 		child.Status.Conditions = []metav1.Condition{
 			{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNoLayer},
