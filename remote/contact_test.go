@@ -91,8 +91,8 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// TestAgeOfUnseeded: a child that no layer selects any more is not asked, so that nobody waits to
-// hear of it, and there is no connection to it.
+// TestAgeOfUnseeded: a child that no layer selects any more is not asked, so that nobody misses
+// its answers, and there is no connection to it.
 func TestAgeOfUnseeded(t *testing.T) {
 	d := newDescribed(t, withoutProvider)
 	key := client.ObjectKeyFromObject(&d.child)
