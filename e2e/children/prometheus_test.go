@@ -339,7 +339,7 @@ func (e *environment) scraped(t *testing.T, program string) {
 	e.start(t, program)
 	for _, name := range good {
 		labels := map[string]string{
-			"job": "tenants", "namespace": "production", "child": name, "instance": "production/" + name, "environment": "production", "owner": "team-" + name,
+			"job": "tenants", "child_namespace": "production", "child": name, "instance": "production/" + name, "environment": "production", "owner": "team-" + name,
 		}
 		for _, c := range []struct {
 			reason, query string
@@ -347,9 +347,9 @@ func (e *environment) scraped(t *testing.T, program string) {
 			labels        map[string]string
 		}{
 			{"its agent is up", "up{endpoint='agent'}", 1, nil},
-			{"a series of its agent", "cascade_resource_ready{endpoint='agent',kind='Kustomization'}", 1, map[string]string{"exported_namespace": v1alpha1.AgentNamespace, "name": "own"}},
+			{"a series of its agent", "cascade_resource_ready{endpoint='agent',kind='Kustomization'}", 1, map[string]string{"namespace": v1alpha1.AgentNamespace, "name": "own"}},
 			{"its exporter is up", "up{endpoint='exporter'}", 1, nil},
-			{"who lies is known", "widgets", float64(len(name)), map[string]string{"exported_child": "forged", "exported_namespace": "elsewhere"}},
+			{"who lies is known", "widgets", float64(len(name)), map[string]string{"exported_child": "forged", "namespace": "elsewhere"}},
 		} {
 			query := strings.TrimSuffix(c.query, "}")
 			if strings.Contains(query, "{") {

@@ -70,16 +70,16 @@ func TestDiscovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := map[string]string{
-		"__scheme__": "https", "__metrics_path__": "/children/fleet/b/agent", "namespace": "fleet", "child": "b", "endpoint": "agent", "instance": "fleet/b",
+		"__scheme__": "https", "__metrics_path__": "/children/fleet/b/agent", "child_namespace": "fleet", "child": "b", "endpoint": "agent", "instance": "fleet/b",
 		"environment": "production", "owner": "payments", "provider": "aws", "region": "eu-west-1", "version": "v1.36.3",
 	}
 	want := []Group{
 		{Targets: []string{"10.0.0.1:8080"}, Labels: map[string]string{
-			"__scheme__": "https", "__metrics_path__": "/children/fleet/a/ksm", "namespace": "fleet", "child": "a", "endpoint": "ksm", "instance": "fleet/a", "version": long[:longest],
+			"__scheme__": "https", "__metrics_path__": "/children/fleet/a/ksm", "child_namespace": "fleet", "child": "a", "endpoint": "ksm", "instance": "fleet/a", "version": long[:longest],
 		}},
 		{Targets: []string{"10.0.0.1:8080"}, Labels: agent},
 		{Targets: []string{"10.0.0.1:8080"}, Labels: map[string]string{
-			"__scheme__": "https", "__metrics_path__": "/children/fleet/b/ksm", "namespace": "fleet", "child": "b", "endpoint": "ksm", "instance": "fleet/b",
+			"__scheme__": "https", "__metrics_path__": "/children/fleet/b/ksm", "child_namespace": "fleet", "child": "b", "endpoint": "ksm", "instance": "fleet/b",
 			"environment": "production", "owner": "payments", "provider": "aws", "region": "eu-west-1", "version": "v1.36.3",
 		}},
 	}
