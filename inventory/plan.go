@@ -179,9 +179,10 @@ type Plan struct {
 	Needed   []Entry
 	NeededBy string
 	// Waiting objects are already being deleted. OfCluster are deleted after their
-	// Cluster, which still exists. Queued are Clusters that are deleted when the one
-	// before them is gone. Claimed have another owner as well, which may drop them
-	// later. Credential names what uses the first of OfCluster, if that is keys.
+	// Cluster, which still exists, and confirmed Namespaces after what has to go before
+	// them. Queued are Clusters that are deleted when the one before them is gone. Claimed
+	// have another owner as well, which may drop them later. Credential names what uses the
+	// first of OfCluster, if that is keys.
 	Waiting    []Entry
 	Credential string
 	OfCluster  []Entry
@@ -221,10 +222,14 @@ func PlanPrune(f Facts) Plan {
 	}
 	overdue := f.overdue()
 	var late []Entry // nobody took them over
-	// inhabited Namespaces hold something that is to stay.
-	inhabited := map[string]bool{}
+	// inhabited Namespaces hold something that is to stay. awaited ones hold what has to go
+	// before them, even if they are confirmed: Clusters and what these may need until then.
+	inhabited, awaited := map[string]bool{}, map[string]bool{}
 	for _, e := range f.Rendered {
 		inhabited[e.Namespace] = true
+		if isCluster(e) {
+			awaited[e.Namespace] = true
+		}
 	}
 	for _, e := range namespacesLast(Candidates(f.Owned, f.Rendered)) {
 		live := f.Live[e]
@@ -233,7 +238,7 @@ func PlanPrune(f Facts) Plan {
 		}
 		switch {
 		case live.State == Unknown:
-			inhabited[e.Namespace] = true
+			inhabited[e.Namespace], awaited[e.Namespace] = true, true
 			p.Unknown = append(p.Unknown, e)
 			if p.Problem == "" {
 				p.Problem = live.Problem
@@ -258,14 +263,14 @@ func PlanPrune(f Facts) Plan {
 			inhabited[e.Namespace] = true
 			p.handsOver(e, live)
 			c.gone++
-		case live.OfCluster != "":
-			inhabited[e.Namespace] = true
+		case live.OfCluster != "", isNamespace(e) && live.Confirmed && awaited[e.Name]:
+			inhabited[e.Namespace], awaited[e.Namespace] = true, true
 			if len(p.OfCluster) == 0 {
 				p.Credential = live.Credential
 			}
 			p.OfCluster = append(p.OfCluster, e)
 		case live.NeededBy != "":
-			inhabited[e.Namespace] = true
+			inhabited[e.Namespace], awaited[e.Namespace] = true, true
 			p.Needed = append(p.Needed, e)
 			p.NeededBy = live.NeededBy
 			c.unconfirmed++
@@ -279,6 +284,9 @@ func PlanPrune(f Facts) Plan {
 			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID, Version: live.Version, Confirmed: live.Confirmed})
 			p.Along = cmp.Or(p.Along, live.Along)
 			c.deletes(e, live, f.Ignored[e])
+		}
+		if isCluster(e) {
+			inhabited[e.Namespace], awaited[e.Namespace] = true, true
 		}
 		p.Keep = append(p.Keep, e)
 	}

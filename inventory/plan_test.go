@@ -26,6 +26,7 @@ var (
 	sync       = Entry{Namespace: "cascade-system", Name: "apps", Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization", Version: "v1"}
 	layer      = Entry{Namespace: "cascade-system", Name: "base", Group: "cascade.dev", Kind: "Layer", Version: "v1alpha1"}
 	cluster2   = Entry{Namespace: "fleet", Name: "test", Group: "cluster.x-k8s.io", Kind: "Cluster", Version: "v1beta2"}
+	fleet      = Entry{Name: "fleet", Kind: "Namespace", Version: "v1"}
 	namespace2 = Entry{Name: "more", Kind: "Namespace", Version: "v1"}
 	agent      = Entry{Namespace: "cascade-system", Name: "cascade", Group: "apps", Kind: "Deployment", Version: "v1"}
 	agent2     = Entry{Namespace: "gitops", Name: "cascade", Group: "apps", Kind: "Deployment", Version: "v1"}
@@ -311,6 +312,36 @@ func TestPlanPrune(t *testing.T) {
 			facts: Facts{Owned: []Entry{namespace, layer}, Rendered: []Entry{layer},
 				Live: map[Entry]Live{namespace: with(func(l *Live) { l.Holds = []string{"ConfigMap/apps/foreign"} })}},
 			want: outcome{Protected: []Entry{namespace}, Keep: []Entry{namespace}},
+		},
+		"NamespaceOfKeys": {
+			reason: "its end would take the keys that the Cluster needs to be taken down, and the next Cluster, along at once",
+			facts: Facts{Owned: []Entry{cluster, cluster2, secret, fleet, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				cluster: confirmed, cluster2: confirmed, fleet: with(func(l *Live) { l.Holds, l.Confirmed = []string{"Cluster/fleet/prod"}, true }),
+				secret: with(func(l *Live) { l.OfCluster, l.Confirmed = "prod", true })}},
+			want: outcome{Deletes: []string{"Cluster/fleet/test"}, Queued: []Entry{cluster}, OfCluster: []Entry{secret, fleet}, Keep: []Entry{secret, cluster, cluster2, fleet}},
+		},
+		"NamespaceOfGoing": {
+			reason: "the Cluster is there until Cluster API has taken it down",
+			facts: Facts{Owned: []Entry{cluster, fleet, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				cluster: with(func(l *Live) { l.Deleting, l.Confirmed = true, true }), fleet: confirmed}},
+			want: outcome{Waiting: []Entry{cluster}, OfCluster: []Entry{fleet}, Keep: []Entry{cluster, fleet}},
+		},
+		"NamespaceConfirmedOfUnknown": {
+			reason: "INV5: it may be what a Cluster needs",
+			facts: Facts{Owned: []Entry{secret, fleet, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				secret: {Problem: "timeout"}, fleet: confirmed}},
+			want: outcome{Unknown: []Entry{secret}, OfCluster: []Entry{fleet}, Keep: []Entry{secret, fleet}},
+		},
+		"NamespaceConfirmedOfDeclared": {
+			reason: "nobody confirmed the Cluster, which stays, and would stay without its keys",
+			facts:  Facts{Owned: []Entry{cluster, fleet}, Rendered: []Entry{cluster}, Live: map[Entry]Live{fleet: confirmed}},
+			want:   outcome{OfCluster: []Entry{fleet}, Keep: []Entry{fleet}},
+		},
+		"NamespaceAfterAll": {
+			reason: "its Clusters are gone, and a person wants what else is in it gone",
+			facts: Facts{Owned: []Entry{cluster, secret, fleet, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				cluster: {State: Absent}, secret: confirmed, fleet: confirmed}},
+			want: outcome{Deletes: []string{"Secret/fleet/prod-ca", "Namespace/fleet"}, Keep: []Entry{secret, fleet}},
 		},
 		"NamespaceHoldsConfirmed": {
 			reason: "a person may confirm the end of a Namespace as well",
@@ -621,7 +652,7 @@ func TestPlanPruneProperties(t *testing.T) {
 		for _, e := range p.Keep {
 			kept[e] = true
 		}
-		dies := map[string]bool{}
+		ends, dies := map[string]bool{}, map[string]bool{} // confirmed or not, and not
 		for _, d := range p.Deletes {
 			deletes++
 			live := f.Live[d.Entry]
@@ -639,12 +670,12 @@ func TestPlanPruneProperties(t *testing.T) {
 			case d.UID != live.UID:
 				t.Fatalf("seed %d, round %d: delete of %s has UID %s, want %s", seed, i, d.Entry, d.UID, live.UID)
 			}
-			if d.Entry.Kind == "Namespace" && !live.Confirmed {
-				dies[d.Entry.Name] = true
+			if d.Entry.Kind == "Namespace" {
+				ends[d.Entry.Name], dies[d.Entry.Name] = true, !live.Confirmed
 			}
 		}
 		for _, e := range f.Rendered {
-			if dies[e.Namespace] {
+			if dies[e.Namespace] || ends[e.Namespace] && isCluster(e) {
 				t.Fatalf("seed %d, round %d: deletes the Namespace of %s, which is declared", seed, i, e)
 			}
 		}
@@ -656,8 +687,11 @@ func TestPlanPruneProperties(t *testing.T) {
 			if live.State == Present && live.Owned && !live.Exempt && !live.Recreated && !kept[e] {
 				t.Fatalf("seed %d, round %d: forgets %s, which is there and ours", seed, i, e)
 			}
-			if live.State == Unknown && dies[e.Namespace] {
+			if live.State == Unknown && ends[e.Namespace] {
 				t.Fatalf("seed %d, round %d: deletes the Namespace of %s, whose state is unknown", seed, i, e)
+			}
+			if ends[e.Namespace] && (isCluster(e) && kept[e] || slices.Contains(p.OfCluster, e)) {
+				t.Fatalf("seed %d, round %d: deletes the Namespace of %s, which has to go before", seed, i, e)
 			}
 		}
 		if f.Asked && p.Held && len(p.Protected) == 0 {
@@ -721,6 +755,9 @@ func TestNeeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts := Facts{Owned: []Entry{deploy, configMap}, Rendered: []Entry{configMap}, Live: map[Entry]Live{deploy: tc.live}}
+			if tc.want != nil {
+				facts.Owned, facts.Live[namespace] = append(facts.Owned, namespace), with(func(l *Live) { l.Confirmed = true })
+			}
 			facts.Approved = PlanPrune(facts).Hash
 			p := PlanPrune(facts)
 			if diff := cmp.Diff(tc.want, p.Needed); diff != "" {

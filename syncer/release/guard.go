@@ -48,7 +48,7 @@ const (
 	// could not be read.
 	Held
 	// WithCluster: a Cluster that exists has been made after it, or needs it to be taken
-	// down. It goes with it, later.
+	// down, or is in it. It goes with it, later.
 	WithCluster
 	// Awaited: another owner declares it and has not applied it yet.
 	Awaited
@@ -243,10 +243,18 @@ type verdicts struct {
 	unknown, inFlight string
 	// due: one of withCluster was confirmed, and goes with a Cluster that is none of the release.
 	due bool
+	// before are Namespaces of what has to go before them: Clusters and what these may need.
+	before map[string]bool
 }
 
 func (s *verdicts) add(d Candidate) Verdict {
 	v := Judge(d)
+	if v == WithCluster || d.Live.State == inventory.Unknown || isCluster(d.Entry) && v != Gone && v != Foreign {
+		if s.before == nil {
+			s.before = map[string]bool{}
+		}
+		s.before[d.Entry.Namespace] = true
+	}
 	switch v {
 	case Deletable:
 		s.deletable = append(s.deletable, d)
@@ -270,6 +278,17 @@ func (s *verdicts) add(d Candidate) Verdict {
 		s.gone = append(s.gone, d.Entry)
 	}
 	return v
+}
+
+// settle has Namespaces wait for what has to go before them. It is called when all is judged.
+func (s *verdicts) settle() {
+	s.deletable = slices.DeleteFunc(s.deletable, func(d Candidate) bool {
+		waits := d.Entry.Group == "" && d.Entry.Kind == "Namespace" && !d.Live.Deleting && s.before[d.Entry.Name]
+		if waits {
+			s.withCluster = append(s.withCluster, d.Entry)
+		}
+		return waits
+	})
 }
 
 // going are the deletable objects.
@@ -313,6 +332,7 @@ func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, 
 		}
 		s.add(d)
 	}
+	s.settle()
 	return record
 }
 
@@ -348,6 +368,7 @@ func (g *guard) judgeAll(ctx context.Context, entries []inventory.Entry) *verdic
 	for _, e := range entries {
 		s.add(g.look(ctx, e, false))
 	}
+	s.settle()
 	return s
 }
 
@@ -431,6 +452,7 @@ func (g *guard) sift(ctx context.Context, list kube.ResourceList) *verdicts {
 			s.add(g.look(ctx, entryOf(info), isHook(info)))
 		}
 	}
+	s.settle()
 	return s
 }
 

@@ -184,6 +184,7 @@ func TestReconcileCancelled(t *testing.T) {
 func TestCollect(t *testing.T) {
 	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
 	keys, template := named("Secret", "keys"), inventory.Entry{Namespace: "apps", Name: "old", Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSMachineTemplate", Version: "v1beta2"}
+	namespace := inventory.Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
 	needed := owned(func(l *inventory.Live) {
 		l.OfCluster, l.Credential, l.Confirmed = "prod", "AWSClusterStaticIdentity/prod", true
 	})
@@ -211,6 +212,18 @@ func TestCollect(t *testing.T) {
 			deleted: "prod", left: []inventory.Entry{keys}, after: clusterPoll, kept: "Secret/apps/keys"},
 		"KeysLeft": {reason: "the Cluster went before, or is another owner's", leftovers: []inventory.Entry{keys},
 			live: map[string]inventory.Live{"keys": needed}, left: []inventory.Entry{keys}, after: overduePoll, kept: "Secret/apps/keys"},
+		"Namespace": {reason: "its end would take the keys along, confirmed or not", leftovers: []inventory.Entry{namespace, cluster, keys},
+			live:    map[string]inventory.Live{"apps": owned(nil), "prod": owned(func(l *inventory.Live) { l.Confirmed = true }), "keys": needed},
+			deleted: "prod", left: []inventory.Entry{namespace, keys}, after: clusterPoll, kept: "Namespace/apps Secret/apps/keys"},
+		"NamespaceOfCluster": {reason: "what nobody knows of may need what is in it", leftovers: []inventory.Entry{namespace, cluster},
+			live:    map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed = true }), "prod": owned(func(l *inventory.Live) { l.Confirmed = true })},
+			deleted: "prod", left: []inventory.Entry{namespace}, after: clusterPoll, kept: "Namespace/apps"},
+		"NamespaceOfUnknown": {reason: "it may be what a Cluster needs", leftovers: []inventory.Entry{namespace, keys},
+			live: map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed = true }), "keys": {Problem: "no route to host"}},
+			left: []inventory.Entry{namespace, keys}, held: true, kept: "Namespace/apps"},
+		"NamespaceAfterAll": {reason: "nothing is in it that has to go before", leftovers: []inventory.Entry{namespace, keys},
+			live:    map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed = true }), "keys": owned(nil)},
+			deleted: "apps keys"},
 		"OldTemplate": {reason: "its Cluster stays", leftovers: []inventory.Entry{template},
 			live: map[string]inventory.Live{"old": owned(func(l *inventory.Live) { l.OfCluster = "prod" })}, left: []inventory.Entry{template}, kept: "AWSMachineTemplate/apps/old"},
 		"Unknown": {reason: "what cannot be read may be anything", leftovers: []inventory.Entry{config},
