@@ -182,7 +182,7 @@ type Plan struct {
 	// Cluster, which still exists, and confirmed Namespaces after what has to go before
 	// them. Queued are Clusters that are deleted when the one before them is gone. Claimed
 	// have another owner as well, which may drop them later. Credential names what uses the
-	// first of OfCluster, if that is keys.
+	// first keys of OfCluster.
 	Waiting    []Entry
 	Credential string
 	OfCluster  []Entry
@@ -265,9 +265,7 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 		case live.OfCluster != "", isNamespace(e) && live.Confirmed && awaited[e.Name]:
 			inhabited[e.Namespace], awaited[e.Namespace] = true, true
-			if len(p.OfCluster) == 0 {
-				p.Credential = live.Credential
-			}
+			p.Credential = cmp.Or(p.Credential, live.Credential)
 			p.OfCluster = append(p.OfCluster, e)
 		case live.NeededBy != "":
 			inhabited[e.Namespace], awaited[e.Namespace] = true, true
@@ -485,6 +483,21 @@ func (p Plan) Message(owner string) string {
 		parts = append(parts, p.Holds)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// AwaitsMessage says what is kept until Clusters are gone, and whose keys are among that; empty
+// if it is nothing but templates: an old one is a part of its Cluster as long as that lives, and
+// nobody misses its end.
+func AwaitsMessage(kept []Entry, credential string) string {
+	told := slices.DeleteFunc(slices.Clone(kept), func(e Entry) bool { return clusterapi.IsGroup(e.Group) && clusterapi.IsTemplate(e.Kind) })
+	if len(told) == 0 {
+		return ""
+	}
+	keys := ""
+	if credential != "" {
+		keys = ", with keys of " + credential
+	}
+	return fmt.Sprintf("%d objects that are no longer declared wait for Clusters to be gone: %s%s", len(told), Names(told), keys)
 }
 
 // Protected reports whether deleting the object may destroy a cluster, data that Git does

@@ -735,6 +735,25 @@ func TestPlanPruneProperties(t *testing.T) {
 	}
 }
 
+// TestAwaits: who removed keys is told that they wait for a Cluster, and what has them. Old templates
+// wait for years.
+func TestAwaits(t *testing.T) {
+	facts := Facts{Owned: []Entry{machines, secret, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+		machines: with(func(l *Live) { l.OfCluster = "prod" }),
+		secret:   with(func(l *Live) { l.OfCluster, l.Credential = "prod", "AWSCluster/fleet/prod" }),
+	}}
+	for range 2 {
+		p := PlanPrune(facts)
+		if got, want := AwaitsMessage(p.OfCluster, p.Credential), "1 objects that are no longer declared wait for Clusters to be gone: Secret/fleet/prod-ca, with keys of AWSCluster/fleet/prod"; got != want {
+			t.Errorf("AwaitsMessage() = %q, want %q", got, want)
+		}
+		slices.Reverse(facts.Owned)
+	}
+	if got := AwaitsMessage([]Entry{machines}, ""); got != "" {
+		t.Errorf("AwaitsMessage() of a template = %q", got)
+	}
+}
+
 // TestNeeded: what works on objects that exist is not deleted, whatever a person
 // confirmed or approved, and is a reason to look.
 func TestNeeded(t *testing.T) {

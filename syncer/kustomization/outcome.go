@@ -227,13 +227,21 @@ func (r *Reconciler) misconfigured(run *run, reason string, err error) *end {
 // succeeded records that everything declared is in the cluster.
 func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	obj := run.Obj
-	wasReady := apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) && obj.Status.ObservedGeneration == obj.Generation
-	news := !wasReady || run.requested || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0
+	was := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
+	wasReady := was != nil && was.Status == metav1.ConditionTrue && obj.Status.ObservedGeneration == obj.Generation
+	kept := ""
+	if run.sync != nil {
+		if kept = inventory.AwaitsMessage(run.sync.Plan.OfCluster, run.sync.Plan.Credential); kept != "" {
+			kept = "; " + kept
+		}
+	}
+	changed := !wasReady || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0 || !strings.HasSuffix(was.Message, kept)
+	news := changed || run.requested
 	obj.Status.ObservedGeneration = obj.Generation
 	applied := obj.Status.LastAppliedRevision
 	r.noteApplied(run, meta.ReconciliationSucceededReason)
-	status.MarkReady(obj, meta.ReconciliationSucceededReason, "Applied revision: %s", run.snapshot.Revision)
-	message := fmt.Sprintf("Reconciliation finished in %s, next run in %s", r.Now().Sub(run.start).Round(time.Millisecond), obj.Spec.Interval.Duration)
+	status.MarkReady(obj, meta.ReconciliationSucceededReason, "Applied revision: %s%s", run.snapshot.Revision, kept)
+	message := fmt.Sprintf("Reconciliation finished in %s, next run in %s%s", r.Now().Sub(run.start).Round(time.Millisecond), obj.Spec.Interval.Duration, kept)
 	if news {
 		log.FromContext(ctx).Info(message, "revision", run.snapshot.Revision)
 	}
@@ -242,7 +250,7 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 		more = map[string]string{annotation(eventv1.MetaCommitStatusKey): eventv1.MetaCommitStatusUpdateValue}
 	}
 	switch {
-	case !wasReady || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0:
+	case changed:
 		r.event(run, corev1.EventTypeNormal, more, "%s", message)
 	case applied != obj.Status.LastAppliedRevision && more != nil:
 		// A commit that changes nothing here is applied here as well: whoever waits for
@@ -255,6 +263,9 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	}
 	if run.sync != nil && run.sync.HandOver != nil {
 		next = min(next, r.handOverPause(run.sync.HandOver))
+	}
+	if kept != "" {
+		next = min(next, ofClusterPoll)
 	}
 	if run.composed.waits() {
 		next = min(next, rolloutPoll)

@@ -1573,10 +1573,14 @@ func TestTellsChanges(t *testing.T) {
 
 // TestRecordStep: what a reconcile that went through leaves on record.
 func TestRecordStep(t *testing.T) {
-	ready := func(applied string) func(*kustomizev1.Kustomization) {
+	keys := inventory.Entry{Namespace: "apps", Name: "keys", Kind: "Secret", Version: "v1"}
+	template := inventory.Entry{Namespace: "apps", Name: "old", Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSMachineTemplate", Version: "v1beta2"}
+	const waits = revision + "; 1 objects that are no longer declared wait for Clusters to be gone: Secret/apps/keys, with keys of AWSCluster/apps/prod"
+	ready := func(message string) func(*kustomizev1.Kustomization) {
 		return func(k *kustomizev1.Kustomization) {
+			k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason, Message: "Applied revision: " + message, ObservedGeneration: 1}}
+			applied, _, _ := strings.Cut(message, ";")
 			k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, applied
-			k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.ReconciliationSucceededReason, Message: "Applied revision: " + applied, ObservedGeneration: 1}}
 			k.Status.History = meta.History{{Digest: "sha256:x", LastReconciledStatus: meta.ReconciliationSucceededReason, Metadata: map[string]string{"revision": applied}}}
 		}
 	}
@@ -1587,11 +1591,18 @@ func TestRecordStep(t *testing.T) {
 		writes bool
 		// told begins the event, and is empty without one.
 		told string
+		// waits for Clusters, kept is what Ready says of it.
+		waits []inventory.Entry
+		kept  string
 	}{
-		"First":       {"it was not ready before", nil, nil, true, "Normal ReconciliationSucceeded"},
-		"NewRevision": {"a commit that changes nothing here has a status, and no Event", ready("main@sha1:1"), nil, true, "Told ReconciliationSucceeded"},
-		"NoStatus":    {"unless statuses are not wanted", ready("main@sha1:1"), func(r *Rules) { r.NoCommitStatusEvent = true }, true, ""},
-		"Same":        {"an interval without a change is no news", ready(revision), nil, false, ""},
+		"Waits":       {"the user may take it for deleted", ready(revision), nil, true, "Normal ReconciliationSucceeded", []inventory.Entry{template, keys}, waits},
+		"WaitsStill":  {"that was told, and what comes of it wakes nobody", ready(waits), nil, false, "", []inventory.Entry{template, keys}, waits},
+		"WaitsNoMore": {"it is gone", ready(waits), nil, true, "", nil, revision},
+		"Template":    {"a Cluster had it before its new one, and may live for years", ready(revision), nil, false, "", []inventory.Entry{template}, revision},
+		"First":       {"it was not ready before", nil, nil, true, "Normal ReconciliationSucceeded", nil, revision},
+		"NewRevision": {"a commit that changes nothing here has a status, and no Event", ready("main@sha1:1"), nil, true, "Told ReconciliationSucceeded", nil, revision},
+		"NoStatus":    {"unless statuses are not wanted", ready("main@sha1:1"), func(r *Rules) { r.NoCommitStatusEvent = true }, true, "", nil, revision},
+		"Same":        {"an interval without a change is no news", ready(revision), nil, false, "", nil, revision},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
@@ -1604,6 +1615,7 @@ func TestRecordStep(t *testing.T) {
 				tc.rules(&s.Rules)
 			}
 			s.run.rendering = &render.Rendering{Digest: "sha256:x"}
+			s.run.sync = &apply.Result{Changes: ssa.NewChangeSet(), Plan: inventory.Plan{OfCluster: tc.waits, Credential: "AWSCluster/apps/prod"}}
 			before := s.Obj.ResourceVersion
 			end := s.succeeded(t.Context(), s.run)
 			if err := errors.Join(end.err, s.WriteHeld(t.Context(), s.run.held), s.Write(t.Context())); err != nil {
@@ -1627,8 +1639,18 @@ func TestRecordStep(t *testing.T) {
 			if (told == "") != (tc.told == "") || !strings.HasPrefix(told, tc.told) || told != "" && !named || len(s.events.Events) > 0 {
 				t.Errorf("%s: told %q, want %q", tc.reason, told, tc.told)
 			}
-			if end.result.RequeueAfter != time.Hour {
+			after := time.Hour
+			if tc.kept == waits {
+				after = ofClusterPoll
+			}
+			if end.result.RequeueAfter != after {
 				t.Errorf("%s: looked at again after %s", tc.reason, end.result.RequeueAfter)
+			}
+			if says := apimeta.FindStatusCondition(got.Status.Conditions, meta.ReadyCondition).Message; says != "Applied revision: "+tc.kept {
+				t.Errorf("%s: Ready says %q", tc.reason, says)
+			}
+			if tc.waits != nil && tc.told != "" && !strings.Contains(told, "Secret/apps/keys, with keys of AWSCluster/apps/prod") {
+				t.Errorf("%s: told %q", tc.reason, told)
 			}
 		})
 	}

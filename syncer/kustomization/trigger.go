@@ -47,6 +47,8 @@ const (
 	deletePoll = 2 * time.Second
 	// blockedPoll is the pause between two looks at what a person is to decide about.
 	blockedPoll = 30 * time.Second
+	// ofClusterPoll is the same for what goes after Clusters of others, which may stay for good.
+	ofClusterPoll = 5 * time.Minute
 )
 
 // stageTimeout bounds the wait for the definitions and classes that the rest

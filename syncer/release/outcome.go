@@ -6,8 +6,10 @@ import (
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 )
 
 func (n *run) retry(r v2.Retry) *Outcome {
@@ -81,5 +83,11 @@ func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	}
 	n.unhold()
 	n.summarize()
+	if ready := conditions.Get(n.obj, meta.ReadyCondition); handOver == nil && ready != nil && ready.Status == metav1.ConditionTrue {
+		if kept := inventory.AwaitsMessage(n.found.leftovers, ""); kept != "" {
+			ready.Message += "; " + kept
+			conditions.Set(n.obj, ready)
+		}
+	}
 	return &Outcome{After: after, HandOver: handOver}, nil
 }

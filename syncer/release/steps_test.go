@@ -254,6 +254,10 @@ func TestCollect(t *testing.T) {
 			if *kept != tc.kept {
 				t.Errorf("%s: on record is %q, want %q", tc.reason, *kept, tc.kept)
 			}
+			waits := slices.Contains(tc.left, keys) && !tc.held || tc.after == clusterPoll
+			if says := conditions.GetMessage(obj, fluxmeta.ReadyCondition); strings.Contains(says, "wait for Clusters to be gone") != waits {
+				t.Errorf("%s: Ready says %q", tc.reason, says)
+			}
 			if blocked := conditions.IsTrue(obj, v1alpha1.PruneBlockedCondition); blocked != tc.held {
 				t.Errorf("%s: PruneBlocked is %t", tc.reason, blocked)
 			}
