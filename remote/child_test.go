@@ -220,7 +220,11 @@ func TestNameOfLayerIsALabel(t *testing.T) {
 
 // TestDependsOn: who waits for another layer is told if that never comes to this child.
 func TestDependsOn(t *testing.T) {
-	cl := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(layerOn("elsewhere"), layerOn("base")).Build()
+	leaving, invalid, chosen := layerOn("leaving"), layerOn("invalid"), layerOn("chosen")
+	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"a.example/b"}
+	invalid.Spec.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "in", Values: []string{"a"}}}
+	chosen.Spec.ClusterSelector.MatchLabels = map[string]string{"tier": "a"}
+	cl := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(layerOn("elsewhere"), layerOn("base"), leaving, invalid, chosen).Build()
 	for name, tc := range map[string]struct {
 		reason, on string
 		record     []v1alpha1.ChildLayer
@@ -231,6 +235,9 @@ func TestDependsOn(t *testing.T) {
 		"Complete":  {"all that it declares is there", "base", nil, true, ""},
 		"Ready":     {"no process knows more", "elsewhere", []v1alpha1.ChildLayer{{Name: "elsewhere", Ready: true}}, false, ""},
 		"Elsewhere": {"it is for other children", "elsewhere", nil, false, "does not select this child"},
+		"Deleting":  {"its selector is right", "leaving", nil, false, "layer leaving, which dependsOn names, is being deleted"},
+		"Invalid":   {"no cluster has the labels that would do", "invalid", nil, false, "cannot use clusterSelector of Layer invalid"},
+		"Chosen":    {"it selects the child since a moment ago", "chosen", nil, false, "layer chosen is not ready on this child"},
 		"Nowhere":   {"a typo", "bsae", nil, false, "there is no layer bsae"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,7 +245,7 @@ func TestDependsOn(t *testing.T) {
 			child.Status.Layers = tc.record
 			p := &push{
 				run: &run{Children: &Children{Client: cl}, child: &child}, layers: []*seeding{{layer: layerOn("base"), complete: tc.complete}},
-				cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true},
+				cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Labels: map[string]string{"tier": "a"}},
 			}
 			err := p.allowed(t.Context(), layerOn("app", tc.on), &v1alpha1.ChildLayer{Name: "app", Digest: "sha256:1"}, 0)
 			if (err == nil) != (tc.want == "") || err != nil && (reason.Of(err) != v1alpha1.ReasonDependencyNotReady || !strings.Contains(err.Error(), tc.want)) {

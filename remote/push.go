@@ -304,11 +304,19 @@ func (p *push) awaits(ctx context.Context, name string) error {
 	case at >= 0:
 		return fmt.Errorf("layer %s is not ready on this child", name)
 	}
-	switch err := p.Client.Get(ctx, types.NamespacedName{Namespace: p.child.Namespace, Name: name}, &v1alpha1.Layer{}); {
+	layer := &v1alpha1.Layer{}
+	switch err := p.Client.Get(ctx, types.NamespacedName{Namespace: p.child.Namespace, Name: name}, layer); {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("there is no layer %s, which dependsOn names; declare it, or correct dependsOn", name)
 	case err != nil:
 		return fmt.Errorf("cannot read Layer %s, which dependsOn names: %w", name, err)
+	case layer.DeletionTimestamp != nil:
+		return fmt.Errorf("layer %s, which dependsOn names, is being deleted; take it out of dependsOn", name)
+	case Selects(layer, p.cluster.Labels):
+		return fmt.Errorf("layer %s is not ready on this child", name)
+	}
+	if _, err := metav1.LabelSelectorAsSelector(&layer.Spec.ClusterSelector); err != nil {
+		return fmt.Errorf("cannot use clusterSelector of Layer %s, which dependsOn names: %w", name, err)
 	}
 	return fmt.Errorf("layer %s, which dependsOn names, does not select this child; have it do so, or take it out of dependsOn", name)
 }
