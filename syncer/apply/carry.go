@@ -38,7 +38,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 		if err != nil {
 			return nil, 0, err
 		}
-		_, elsewhere, _ := unstructured.NestedMap(at.Object, "spec", "kubeConfig")
+		elsewhere := appliesElsewhere(at)
 		if !elsewhere {
 			scopes, err := a.facts.scopes(entries, nil)
 			if err != nil {

@@ -48,6 +48,9 @@ type Cluster struct {
 	// tearDown is held over the look for Clusters that are being torn down and the delete
 	// of the next one. All that act as another user hold that of agent.
 	tearDown sync.Mutex
+	// home is the tier that applies to this cluster from elsewhere, with the agent's own rights;
+	// nil for the cluster that the agent runs in.
+	home *Cluster
 	// agent is the connection that this one was made of, to act as another user; nil
 	// if it acts as itself.
 	agent *Cluster
@@ -129,9 +132,11 @@ func (c *Cluster) Override(managers []string) { c.reader.Override(managers) }
 // is called before the first use.
 func (c *Cluster) Parallel(most int) { c.parallel = most }
 
-// Obey takes over the rules of another connection: what is asked before each delete, the
-// managers of Override, and the number of Parallel. It is called before the first use.
+// Obey takes over the rules of another connection, to the cluster that the agent runs in: what is
+// asked before each delete, the managers of Override, and the number of Parallel. The Kustomizations
+// and HelmReleases that apply to this cluster are there, too. It is called before the first use.
 func (c *Cluster) Obey(other *Cluster) {
+	c.home = other
 	c.fence, c.parallel = other.MayDelete, max(1, other.parallel)
 	c.reader = other.reader.For(c.metadata)
 	c.polled = memo.NewPolled(c.reader, group)

@@ -63,8 +63,10 @@ type lookups struct {
 	// to the cluster.
 	claimed Claims
 	tier    bool
-	// above are the owners that were read.
+	// above are the owners that were read. home is what was read of the tier that applies
+	// from elsewhere; nil before it is asked.
 	above map[inventory.Entry]above
+	home  *lookups
 }
 
 // neededBy names the Cluster that an object is a part of, or that needs it to be

@@ -174,6 +174,9 @@ func TestKeys(t *testing.T) {
 	azureUser := func(namespace string) string {
 		return infra + "v1beta1\nkind: AzureCluster\nmetadata: {namespace: other, name: a, labels: {cluster.x-k8s.io/cluster-name: c}}\nspec: {identityRef: {kind: AzureClusterIdentity, namespace: " + namespace + ", name: i}}"
 	}
+	// What is in the tier that applies to the cluster from elsewhere.
+	const atHub = "hub: "
+	hub := func(object string) string { return atHub + object + "\nspec: {kubeConfig: {secretRef: {name: way}}}" }
 	carrier := func(id, version string) string {
 		return "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: k}\nspec: {prune: true}\nstatus: {inventory: {entries: [{id: " + id + ", v: " + version + "}]}}"
 	}
@@ -258,9 +261,15 @@ func TestKeys(t *testing.T) {
 		"CarriedToo":        {"and so does the Secret itself", carrier("x_keys__Secret", "v1"), []string{static, user}, false, true},
 		"Carries":           {"a Kustomization of other keys", carrier("x_other__Secret", "v1"), []string{static, user}, false, false},
 		"NoCluster":         {"the controllers of AWS have it, and nothing to do", controllers, nil, false, true},
+		"HubRelease":        {"a Cluster goes with its release, which is in the tier that applies to its cluster", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), hub(confirmed(release))}, true, false},
+		"HubReleaseStays":   {"nobody wants it gone", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), hub(release)}, false, false},
+		"HubReleaseOfHub":   {"it applies to its own tier, and is not that of the Cluster", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), atHub + confirmed(release)}, false, false},
+		"HubRoot":           {"what has the release there goes", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), hub(releaseOf("x", "k")), atHub + deleted(kustomization) + "\nspec: {prune: true}"}, true, false},
+		"HubBeside":         {"both have a release of that name", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), hub(release), confirmed(release)}, true, false},
+		"HubUnknown":        {"whether it goes is not known", confirmed(controllers), []string{awsCluster, of("HelmRelease", "r", cluster), atHub + "refuses"}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer()
+			s, home := newServer(), newServer()
 			s.refuses["GET hidden"] = apierrors.NewForbidden(schema.GroupResource{}, "hidden", nil)
 			u := inX(parsed(t, tc.object))
 			apps.label(u)
@@ -269,14 +278,26 @@ func TestKeys(t *testing.T) {
 			e := inventory.Of(u)
 			owned := []inventory.Entry{e}
 			for _, text := range tc.others {
+				at := s
+				if there, isHub := strings.CutPrefix(text, atHub); isHub {
+					at, text = home, there
+				}
+				if text == "refuses" {
+					at.refuses["GET r"] = apierrors.NewForbidden(schema.GroupResource{}, "r", nil)
+					continue
+				}
 				other := inX(parsed(t, text))
-				s.put(other, nil)
+				at.put(other, nil)
 				if apps.owns(other.GetLabels()) {
 					owned = append(owned, inventory.Of(other))
 				}
 			}
 			res := Result{Changes: ssa.NewChangeSet()}
-			err := s.applier(t).prune(t.Context(), inventory.Facts{Owned: owned, Asked: true}, Options{}, nil, &res)
+			applier := s.applier(t)
+			if strings.HasPrefix(name, "Hub") {
+				applier.facts.Obey(home.applier(t).client)
+			}
+			err := applier.prune(t.Context(), inventory.Facts{Owned: owned, Asked: true}, Options{}, nil, &res)
 			if err != nil {
 				t.Fatal(err)
 			}

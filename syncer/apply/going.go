@@ -19,11 +19,19 @@ import (
 // helmPolicy is the annotation with which Helm leaves an object behind.
 const helmPolicy = "helm.sh/resource-policy"
 
-// above is an owner of an object: a Kustomization or a HelmRelease.
-type above struct {
+// holder is an owner of an object: a Kustomization or a HelmRelease.
+type holder struct {
 	// object is nil if there is none, or it may not be read.
 	object *unstructured.Unstructured
 	goes   bool
+}
+
+// above are the owners of one name: in the cluster of the object, and in the tier that applies to that from
+// elsewhere. A label does not say which it is of.
+type above struct {
+	holders []holder
+	// goes: one of them does.
+	goes bool
 }
 
 // goes reports whether an object goes: it is being deleted, or its deletion is confirmed, or its owner goes.
@@ -39,7 +47,7 @@ func (a *Applier) goes(ctx context.Context, u *unstructured.Unstructured, k *loo
 		if err != nil {
 			return false, err
 		}
-		if by.goes && has(by.object, u) {
+		if slices.ContainsFunc(by.holders, func(h holder) bool { return h.goes && has(h.object, u) }) {
 			return true, nil
 		}
 	}
@@ -56,7 +64,7 @@ func has(owner, u *unstructured.Unstructured) bool {
 	return err != nil || len(entries) == 0 || slices.ContainsFunc(entries, func(e inventory.Entry) bool { return e.ID() == inventory.Of(u).ID() })
 }
 
-// readAbove reads an owner, once for a plan. One that may not be read goes, as nobody knows that it stays.
+// readAbove reads the owners of a name, once for a plan.
 func (a *Applier) readAbove(ctx context.Context, e inventory.Entry, k *lookups) (above, error) {
 	if by, known := k.above[e]; known {
 		return by, nil
@@ -64,30 +72,62 @@ func (a *Applier) readAbove(ctx context.Context, e inventory.Entry, k *lookups) 
 	if k.above == nil {
 		k.above = map[inventory.Entry]above{}
 	}
+	k.above[e] = above{} // two may have each other
+	by, err := a.readHolders(ctx, e, k)
+	if err != nil {
+		delete(k.above, e)
+		return above{}, err
+	}
+	k.above[e] = by
+	return by, nil
+}
+
+func (a *Applier) readHolders(ctx context.Context, e inventory.Entry, k *lookups) (above, error) {
+	here, err := a.readHolder(ctx, e, k)
+	if err != nil || a.facts.home == nil {
+		return above{[]holder{here}, here.goes}, err
+	}
+	if k.home == nil {
+		k.home = &lookups{}
+	}
+	home := *a
+	home.facts = a.facts.home
+	there, err := home.readHolder(ctx, e, k.home)
+	if there.object != nil && !appliesElsewhere(there.object) {
+		there = holder{} // it has nothing in this cluster
+	}
+	return above{[]holder{here, there}, here.goes || there.goes}, err
+}
+
+// appliesElsewhere reports whether an owner applies to another cluster than its own.
+func appliesElsewhere(owner *unstructured.Unstructured) bool {
+	_, elsewhere, _ := unstructured.NestedMap(owner.Object, "spec", "kubeConfig")
+	return elsewhere
+}
+
+// readHolder reads an owner. One that may not be read goes, as nobody knows that it stays.
+func (a *Applier) readHolder(ctx context.Context, e inventory.Entry, k *lookups) (holder, error) {
 	u := &unstructured.Unstructured{}
 	err := a.facts.InServed(e.GroupKind(), func(served *meta.RESTMapping) error {
 		u.SetGroupVersionKind(served.GroupVersionKind)
 		return a.facts.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Name}, u)
 	})
-	var by above
+	var by holder
 	switch {
 	case confirmsAbsence(err), meta.IsNoMatchError(err):
 	case apierrors.IsForbidden(err):
 		by.goes = true
 	case err != nil:
-		return above{}, fmt.Errorf("cannot read %s to tell whether it goes: %w", e, err)
+		return holder{}, fmt.Errorf("cannot read %s to tell whether it goes: %w", e, err)
 	default:
 		by.object = u
 		if leaves(u) {
 			break
 		}
-		k.above[e] = by // two may have each other
 		if by.goes, err = a.goes(ctx, u, k); err != nil {
-			delete(k.above, e)
-			return above{}, err
+			return holder{}, err
 		}
 	}
-	k.above[e] = by
 	return by, nil
 }
 
