@@ -200,7 +200,10 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 	if err != nil {
 		return fmt.Errorf("cannot encrypt the state: %w", err)
 	}
-	s.origin.Saving = true
+	if err := s.look(ctx); err != nil {
+		return err
+	}
+	s.digest, s.origin.Saving = nil, true // what is the newest is not known until that is answered
 	_ = writeJSON(s.folder.origin(), s.origin) // where this cannot be written, the folder gives way to what it saved
 	version, err := s.lease.save(ctx, s.state.Store, sealed)
 	if err != nil {
@@ -217,6 +220,25 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 	// What is old is of no use to anybody; that it is still there hurts nobody.
 	if _, err := s.state.Store.Prune(ctx, s.lease.current(), store.Version{}, s.state.Keep); err != nil && !errors.Is(err, store.ErrLockLost) {
 		s.say("old versions of the state are not deleted: %v", err)
+	}
+	return nil
+}
+
+// look finds out whether what was saved without an answer is there. A folder counts one version that it does
+// not know as its own, so there must never be two. Those of this epoch are of this process.
+func (s *saver) look(ctx context.Context) error {
+	if !s.origin.Saving {
+		return nil
+	}
+	versions, err := s.state.versions(ctx)
+	if errors.Is(err, store.ErrGone) {
+		return nil // and the next one is saved all the more
+	}
+	if err != nil {
+		return fmt.Errorf("cannot find out whether the last try has saved the state: %w", err)
+	}
+	if len(versions) > 0 && versions[0].Epoch == s.lease.current().Epoch && versions[0].Compare(store.ParseVersion(s.origin.Version)) > 0 {
+		s.origin.Version = versions[0].String()
 	}
 	return nil
 }

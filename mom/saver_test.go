@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -91,6 +92,8 @@ type shelf struct {
 	mu     sync.Mutex
 	saved  []string
 	broken bool
+	// unanswered: what it keeps, it does not tell.
+	unanswered bool
 	// during is called while it is written.
 	during func()
 }
@@ -103,7 +106,20 @@ func (s *shelf) Save(_ context.Context, l store.Lock, content []byte) (store.Ver
 		return store.Version{}, errors.New("it is full")
 	}
 	s.saved = append(s.saved, string(content))
+	if s.unanswered {
+		return store.Version{}, errors.New("its answer is lost")
+	}
 	return store.Version{Epoch: l.Epoch, Number: int64(len(s.saved))}, nil
+}
+
+func (s *shelf) Versions(context.Context) ([]store.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []store.Version
+	for i := range s.saved {
+		all = append(all, store.Version{Epoch: 7, Number: int64(i + 1)})
+	}
+	return all, nil
 }
 
 func (s *shelf) Prune(context.Context, store.Lock, store.Version, int) ([]store.Version, error) {
@@ -117,7 +133,7 @@ func (s *shelf) all() []string {
 }
 
 // TestSaver: what changes is saved soon and not too often, what does not change is not, and what
-// could not be saved is tried again.
+// could not be saved is tried again. Whatever the place keeps and does not tell, the folder goes on.
 func TestSaver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -144,6 +160,7 @@ func TestSaver(t *testing.T) {
 				},
 			},
 			folder: Folder(t.TempDir()), lease: &lease{lock: store.Lock{Epoch: 7}}, say: t.Logf, now: time.Now, changed: make(chan struct{}, 1),
+			origin: Origin{State: "s", Epoch: 7},
 		}
 		s.board = &board{folder: s.folder}
 		kept.during = func() {
@@ -196,6 +213,33 @@ func TestSaver(t *testing.T) {
 		var origin Origin
 		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-4" || origin.Saving || origin.Path != "mom" {
 			t.Errorf("the folder knows %+v, %t, %v", origin, there, err)
+		}
+
+		kept.unanswered = true
+		set("three")
+		for range 3 {
+			if err := s.save(t.Context(), false); err == nil {
+				t.Error("what nobody answered is said to be saved")
+			}
+			origin = Origin{}
+			if _, err := readJSON(s.folder.origin(), &origin); err != nil {
+				t.Fatal(err)
+			}
+			versions, err := s.state.versions(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := Begin(Situation{Tier: origin.Tier, Cluster: true, State: "s", Origin: origin, Versions: versions}); err != nil || b.How != GoOn {
+				t.Errorf("a folder that knows %+v begins with %+v, %v after it saved %s", origin, b, err, versions[0])
+			}
+		}
+		kept.unanswered = false
+		set("two")
+		if err := s.save(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+		if got := kept.all(); len(got) != 8 || !strings.HasPrefix(got[7], "two") {
+			t.Errorf("what was saved before that which nobody answered is not saved again: %q", got)
 		}
 	})
 }
