@@ -1,8 +1,10 @@
 package mom
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"strings"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -64,6 +66,17 @@ func (f Facts) tier(before, to Tier) Tier {
 func isApplied(sync *kustomizev1.Kustomization) bool {
 	c := meta.FindStatusCondition(sync.Status.Conditions, v1alpha1.ReadyCondition)
 	return notReady(sync) == "" || c != nil && c.ObservedGeneration >= sync.Generation && c.Reason == v1alpha1.ReasonPruneBlocked
+}
+
+// branch is the one from which all was applied last, or from which it was tried if all never was; it is
+// empty where neither is known. What the cluster was told last may be a slip.
+func (f Facts) branch() string {
+	_, sync := f.root()
+	if sync == nil {
+		return ""
+	}
+	revision := cmp.Or(sync.Status.LastAppliedRevision, sync.Status.LastAttemptedRevision)
+	return revision[:max(0, strings.LastIndex(revision, "@"))]
 }
 
 // declared is the tier that the cluster was told to sync last.

@@ -72,23 +72,36 @@ func TestTierOfFolder(t *testing.T) {
 	a, b := Repository{URL: "ssh://ann@example.com/a", Branch: "main", Path: "mom"}, Repository{URL: "ssh://ann@example.com/a", Branch: "main", Path: "mon"}
 	unknown, elsewhere := Repository{}, Repository{URL: "ssh://example.com/c", Path: "mom"}
 	prod, none := Repository{URL: a.URL, Branch: "prod", Path: "mom"}, Repository{URL: a.URL, Path: "mom"}
+	var nothing kustomizev1.KustomizationStatus
+	some := kustomizev1.KustomizationStatus{
+		Inventory: &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a__ConfigMap", Version: "v1"}}}, LastAttemptedRevision: "main@sha1:1",
+	}
+	all := some
+	all.LastAppliedRevision = "main@sha1:1"
+	slip := all
+	slip.LastAttemptedRevision = "slip@sha1:2"
 	for name, tt := range map[string]struct {
 		reason string
-		// before is the tier that the folder knows.
+		// before is the tier that the folder knows, told the branch that the cluster was told last.
 		before  Repository
-		applied bool
+		told    string
+		applied kustomizev1.KustomizationStatus
 		wanted  Repository
 		moved   bool
 		err     string
 		want    Tier
 	}{
-		"Slip":           {"nothing was applied from where it looked first", unknown, false, b, false, "", Tier{}},
-		"Same":           {"it goes on", unknown, true, a, false, "", a.tier()},
-		"Other":          {"its Clusters would be built a second time", unknown, true, b, false, "its cluster is of path mom, branch main, of ssh://example.com/a, not of path mon", a.tier()},
-		"Moved":          {"it is so when all is applied from there", unknown, true, b, true, "", a.tier()},
-		"OldBranch":      {"an earlier program did not write the branch down, which is the same", none, true, a, false, "", a.tier()},
-		"OldOtherBranch": {"nor this one, and it is another", none, true, prod, false, "its cluster is of path mom, branch main, of ssh://example.com/a, not of path mom, branch prod, of", a.tier()},
-		"OldBranchMoved": {"what the cluster was told last is of no other tier's branch", elsewhere, true, a, true, "", elsewhere.tier()},
+		"Slip":           {"nothing was applied from where it looked first", unknown, "main", nothing, b, false, "", Tier{}},
+		"Same":           {"it goes on", unknown, "main", some, a, false, "", a.tier()},
+		"Other":          {"its Clusters would be built a second time", unknown, "main", some, b, false, "its cluster is of path mom, branch main, of ssh://example.com/a, not of path mon", a.tier()},
+		"Moved":          {"it is so when all is applied from there", unknown, "main", some, b, true, "", a.tier()},
+		"OldBranch":      {"an earlier program did not write the branch down, which is the same", none, "main", all, a, false, "", a.tier()},
+		"OldOtherBranch": {"nor this one, and it is another", none, "main", all, prod, false, "its cluster is of path mom, branch main, of ssh://example.com/a, not of path mom, branch prod, of", a.tier()},
+		"OldBranchMoved": {"what the cluster was told last is of no other tier's branch", elsewhere, "main", some, a, true, "", elsewhere.tier()},
+		"OldPartly":      {"so where one object was refused from the start", none, "main", some, prod, false, "its cluster is of path mom, branch main, of", a.tier()},
+		"OldUnread":      {"a branch that is not there was told last, and this is its correction", none, "slip", all, a, false, "", a.tier()},
+		"OldNoPath":      {"so with one that does not have the path", none, "slip", slip, a, false, "", a.tier()},
+		"OldNever":       {"nobody knows, and it is known once all is applied", none, "slip", nothing, a, false, "", none.tier()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := Folder(t.TempDir())
@@ -105,12 +118,9 @@ func TestTierOfFolder(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := syncKey()
-			k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: kustomizev1.KustomizationSpec{Path: "./mom"}}
-			if tt.applied {
-				k.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{{ID: "n_a__ConfigMap", Version: "v1"}}}
-			}
+			k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: kustomizev1.KustomizationSpec{Path: "./mom"}, Status: tt.applied}
 			r := &run{Options: Options{Folder: folder, Repository: tt.wanted, Moved: tt.moved, Now: time.Now, Say: t.Logf}, board: &board{folder: folder}}
-			r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(k, &sourcev1.GitRepository{ObjectMeta: k.ObjectMeta, Spec: sourcev1.GitRepositorySpec{URL: a.URL, Reference: &sourcev1.GitRepositoryRef{Branch: a.Branch}}}).Build()
+			r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(k, &sourcev1.GitRepository{ObjectMeta: k.ObjectMeta, Spec: sourcev1.GitRepositorySpec{URL: a.URL, Reference: &sourcev1.GitRepositoryRef{Branch: tt.told}}}).Build()
 			err := r.begin(t.Context())
 			if err == nil {
 				err = r.goOn(t.Context())

@@ -357,7 +357,7 @@ func (r *run) goOn(ctx context.Context) error {
 	case r.origin.Tier == (Tier{}):
 		r.origin.Tier = facts.tier(Tier{}, declared)
 	case r.origin.Tier.is(declared):
-		r.origin.Branch = declared.Branch
+		r.origin.Branch = facts.branch()
 	}
 	if err := writeJSON(r.Folder.origin(), r.origin); err != nil {
 		return err
