@@ -203,7 +203,7 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 	if err := s.look(ctx); err != nil {
 		return err
 	}
-	s.digest, s.origin.Saving = nil, true // what is the newest is not known until that is answered
+	s.digest, s.origin.Saving = nil, true      // what is the newest is not known until that is answered
 	_ = writeJSON(s.folder.origin(), s.origin) // where this cannot be written, the folder gives way to what it saved
 	version, err := s.lease.save(ctx, s.state.Store, sealed)
 	if err != nil {
