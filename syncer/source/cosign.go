@@ -20,6 +20,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/hashicorp/go-retryablehttp"
 	"github.com/sigstore/cosign/v3/pkg/cosign"
 	ocisignature "github.com/sigstore/cosign/v3/pkg/oci/signature"
 	rekorclient "github.com/sigstore/rekor/pkg/client"
@@ -156,14 +157,37 @@ func (i *Images) trusted(ctx context.Context, r *registry, v ImageVerification) 
 	return trusted, client, nil
 }
 
-// logAt is a log of signatures, whose address may be a tenant's.
+// logAt is a log of signatures, whose address may be a tenant's. As in Flux it is asked again where it fails in a
+// way that may pass: that it did not answer would be told as if there was no good signature.
 func logAt(address string, config *tls.Config) (*rekor.Rekor, error) {
 	client, err := rekorclient.GetRekorClient(address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask the log of signatures: %w", err)
 	}
-	client.SetTransport(asking{client.Transport, &http.Client{Transport: modest{inner: transportTo(config, http.ProxyFromEnvironment)}}})
+	const least, most = 200 * time.Millisecond, time.Second
+	again := retryablehttp.NewClient()
+	again.HTTPClient = &http.Client{Transport: byName{modest{inner: transportTo(config, http.ProxyFromEnvironment)}}}
+	again.Logger, again.RetryMax, again.RetryWaitMin, again.RetryWaitMax = nil, rekorclient.DefaultRetryCount, least, most
+	again.Backoff = func(least, most time.Duration, attempt int, res *http.Response) time.Duration {
+		return min(retryablehttp.DefaultBackoff(least, most, attempt, res), most) // Retry-After may be any time
+	}
+	again.ErrorHandler = func(res *http.Response, err error, _ int) (*http.Response, error) {
+		if res != nil {
+			return res, nil // the library tells what it says
+		}
+		return nil, err
+	}
+	client.SetTransport(asking{client.Transport, again.StandardClient()})
 	return client, nil
+}
+
+// byName tells a server who asks.
+type byName struct{ inner http.RoundTripper }
+
+func (n byName) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("User-Agent", "cascade")
+	return n.inner.RoundTrip(req)
 }
 
 // asking has a library send its requests by a client of this package, whose answers have bounds. Those of

@@ -16,9 +16,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +30,8 @@ import (
 	cttls "github.com/google/certificate-transparency-go/tls"
 	"github.com/google/certificate-transparency-go/x509util"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/sigstore/rekor/pkg/generated/client/entries"
+	"github.com/sigstore/rekor/pkg/generated/models"
 	"github.com/sigstore/rekor/pkg/util"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/testing/ca"
@@ -291,5 +297,65 @@ func TestCosignKeyless(t *testing.T) {
 	i.sigstore.fetch = func(context.Context) (root.TrustedMaterial, error) { return nil, down }
 	if ok, err := i.Verify(t.Context(), d.origin(), Image{Digest: digest}, ImageVerification{Provider: "cosign", Identities: right}); ok || !errors.Is(err, down) || ReasonOf(err) != ReasonVerificationFailed {
 		t.Errorf("Verify() without roots = %t, %v", ok, err)
+	}
+}
+
+// TestLogOfSignatures: what may pass is no verdict on a signature, so the log is asked again, and with all of the
+// question.
+func TestLogOfSignatures(t *testing.T) {
+	refuse := func(code int) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(code)
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		fail   func(http.ResponseWriter)
+		// times that it fails, asked that it is asked.
+		times, asked int64
+		want         string
+	}{
+		"Busy":        {"it wants an hour, which nobody has", refuse(http.StatusTooManyRequests), 1, 2, ""},
+		"Unavailable": {"one of its servers ends", refuse(http.StatusServiceUnavailable), 1, 2, ""},
+		"Reset": {"so does a connection", func(w http.ResponseWriter) {
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				_ = c.(*net.TCPConn).SetLinger(0)
+				_ = c.Close()
+			}
+		}, 1, 2, ""},
+		"Down":    {"it says what it said last", refuse(http.StatusServiceUnavailable), 9, 4, "503"},
+		"Limited": {"so here", refuse(http.StatusTooManyRequests), 9, 4, "429"},
+		"Refused": {"this would be so again", refuse(http.StatusBadRequest), 9, 1, "400"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if question, err := io.ReadAll(r.Body); err != nil || !strings.Contains(string(question), `"logIndexes":[7]`) || r.UserAgent() != "cascade" {
+					t.Errorf("%s: %q asks %s, %v", tc.reason, r.UserAgent(), question, err)
+				}
+				if asked.Add(1) <= tc.times {
+					tc.fail(w)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, "[]")
+			}))
+			defer s.Close()
+			log, err := logAt(s.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			at := int64(7)
+			question := entries.NewSearchLogQueryParamsWithContext(ctx)
+			question.SetEntry(&models.SearchLogQuery{LogIndexes: []*int64{&at}})
+			_, err = log.Entries.SearchLogQuery(question)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) || asked.Load() != tc.asked {
+				t.Errorf("%s: got %v after %d, want %q after %d", tc.reason, err, asked.Load(), tc.want, tc.asked)
+			}
+		})
 	}
 }

@@ -145,7 +145,7 @@ func (m modest) RoundTrip(req *http.Request) (*http.Response, error) {
 		res.Body = struct {
 			io.Reader
 			io.Closer
-		}{m.listed(&limited{r: res.Body, left: maxListBytes, max: maxListBytes, what: "the list of objects has", flag: "use another server"}), res.Body}
+		}{m.listed(&limited{r: res.Body, left: maxListBytes, max: maxListBytes, what: "an answer has", flag: "use another server"}), res.Body}
 	}
 	return res, nil
 }
