@@ -142,10 +142,14 @@ func (m modest) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, worded{err}
 	}
 	if res.StatusCode != http.StatusOK || req.Method != http.MethodGet || m.object == nil || !m.object(req) {
+		what := "an answer has"
+		if m.entry != "" {
+			what = "the list of objects has"
+		}
 		res.Body = struct {
 			io.Reader
 			io.Closer
-		}{m.listed(&limited{r: res.Body, left: maxListBytes, max: maxListBytes, what: "an answer has", flag: "use another server"}), res.Body}
+		}{m.listed(&limited{r: res.Body, left: maxListBytes, max: maxListBytes, what: what, flag: "use another server"}), res.Body}
 	}
 	return res, nil
 }
