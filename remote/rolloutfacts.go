@@ -167,7 +167,7 @@ func (r *Rollouts) changing(ctx context.Context) (int, error) {
 		}
 		for j := range all {
 			pin := rollout.OnRecord(child, rollout.MoverOf(&all[j]))
-			if all[j].Namespace == child.Namespace && pin != nil && pin.Result == v1alpha1.ResultUpdating && r.Now().Sub(pin.Since.Time) < rollout.Deadline(&all[j]) {
+			if all[j].Namespace == child.Namespace && pin != nil && pin.Result == v1alpha1.ResultUpdating && !rollout.Overdue(&all[j], pin, r.Now()) {
 				n++
 				break
 			}

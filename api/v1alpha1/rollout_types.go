@@ -454,6 +454,13 @@ type RolloutRun struct {
 	// SoakSince is since when all clusters of the wave that have the revision are ready.
 	// +optional
 	SoakSince *metav1.Time `json:"soakSince,omitempty"`
+	// LookedAt is when the run was looked at last, to a minute, as long as a soak or a deadline runs.
+	// +optional
+	LookedAt *metav1.Time `json:"lookedAt,omitempty"`
+	// ResumedAt is when the run was looked at again after nobody had for a while, as the agent was
+	// gone: soak and deadlines count from there at the earliest.
+	// +optional
+	ResumedAt *metav1.Time `json:"resumedAt,omitempty"`
 	// Since is when Phase changed.
 	Since metav1.Time `json:"since"`
 	// Approvals that were given.

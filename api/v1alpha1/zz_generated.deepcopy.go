@@ -1782,6 +1782,14 @@ func (in *RolloutRun) DeepCopyInto(out *RolloutRun) {
 		in, out := &in.SoakSince, &out.SoakSince
 		*out = (*in).DeepCopy()
 	}
+	if in.LookedAt != nil {
+		in, out := &in.LookedAt, &out.LookedAt
+		*out = (*in).DeepCopy()
+	}
+	if in.ResumedAt != nil {
+		in, out := &in.ResumedAt, &out.ResumedAt
+		*out = (*in).DeepCopy()
+	}
 	in.Since.DeepCopyInto(&out.Since)
 	if in.Approvals != nil {
 		in, out := &in.Approvals, &out.Approvals

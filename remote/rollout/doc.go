@@ -16,7 +16,7 @@
 //     another run;
 //   - only what a cluster says of itself at the very revision that it was given counts for
 //     or against that revision. A cluster that cannot be reached, or was not ready before,
-//     counts for neither; it holds nobody up;
+//     counts for neither; it holds nobody up; nor does time count in which nobody looked;
 //   - of what two Rollouts move for a cluster, nothing moves, and a mistake in a Rollout lets
 //     nothing go; an object that clusters share is copied before it is pinned;
 //   - no minor version of Kubernetes is skipped, and workers do not get a version before

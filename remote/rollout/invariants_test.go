@@ -30,8 +30,10 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 		return d, err
 	}
 	pins := d.Pins
+	f.dead = false
 	if dies {
 		if f.chance(50) {
+			f.dead = true
 			f.say("dies before the status")
 			f.unready = unready
 			return d, nil

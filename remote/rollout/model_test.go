@@ -44,7 +44,9 @@ type fleet struct {
 	refused           map[string]bool
 	// unready is when the model last saw that a wave could not be soaking.
 	unready time.Time
-	trace   []string
+	// dead: the last decision is not on record.
+	dead  bool
+	trace []string
 }
 
 // cluster is one cluster of the model.
@@ -178,6 +180,16 @@ func (f *fleet) join() {
 		c.untold = f.chance(50)
 	}
 	f.clusters = append(f.clusters, c)
+}
+
+// passes lets time pass, in which the process looks again and again, or none runs.
+func (f *fleet) passes(d time.Duration, watched bool) {
+	if f.now = f.now.Add(d); watched && !f.dead {
+		looked(f.status.Run, f.now)
+	} else if run := f.status.Run; run != nil && run.SoakSince != nil && f.now.Sub(run.LookedAt.Time) >= 3*time.Minute {
+		f.unready = f.now
+		f.say("nobody looked for %s", d)
+	}
 }
 
 // happen is one thing that happens in the world.
@@ -389,7 +401,7 @@ func history(seed uint64, length int) (f *fleet, err error) {
 			f.happen()
 		}
 		f.work()
-		f.now = f.now.Add(time.Duration(f.IntN(20)) * time.Minute)
+		f.passes(time.Duration(f.IntN(20))*time.Minute, f.chance(85))
 		d, err := f.decide(f.chance(8))
 		if err != nil {
 			return f, err

@@ -153,12 +153,14 @@ func Next(name string, spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatu
 	d := &decision{name: name, spec: spec, status: *status.DeepCopy(), facts: facts, now: now}
 	d.assign()
 	d.adopt()
+	d.resume()
 	d.judge()
 	d.heed()
 	d.promote()
 	d.choose()
 	d.advance()
 	d.begin()
+	d.look()
 	d.count()
 	switch {
 	case d.hold.Reason != "":
@@ -215,14 +217,6 @@ func Pending(o *v1alpha1.Rollout) bool {
 	}
 	c := o.Status.Candidate
 	return c != nil && *c != run.RolloutRevision && !IsBack(&o.Status)
-}
-
-// Deadline is for how long a cluster may take to be ready at what a Rollout lets it have now.
-func Deadline(o *v1alpha1.Rollout) time.Duration {
-	if r := o.Status.Run; r != nil && Active(r) {
-		return r.Terms.Deadline.Duration
-	}
-	return o.Spec.Deadline.Duration
 }
 
 // terms are those of the run, or of the spec without one.
@@ -294,7 +288,7 @@ func (d *decision) judge() {
 		}
 		// An adopted pin is judged from the next look on, when the facts are about it.
 		if d.judgeOne(m, terms); m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultDeferred) {
-			if left := d.until(m.pin.Since.Time, terms.Deadline.Duration); left > 0 {
+			if left := d.until(counted(d.status.Run, m.pin.Since.Time), terms.Deadline.Duration); left > 0 {
 				d.soon(left)
 			}
 			if m.Outstanding != "" {
@@ -306,7 +300,7 @@ func (d *decision) judge() {
 
 func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 	reached := m.Unreachable.IsZero()
-	late := d.until(m.pin.Since.Time, terms.Deadline.Duration) <= 0
+	late := d.until(counted(d.status.Run, m.pin.Since.Time), terms.Deadline.Duration) <= 0
 	switch m.pin.Result {
 	case v1alpha1.ResultUpdating, v1alpha1.ResultDegraded:
 		switch {

@@ -23,7 +23,7 @@ func (f *fleet) settle() error {
 	for _, c := range f.clusters {
 		c.rolling, c.slow, c.refused, c.known = false, false, nil, true
 	}
-	for range 400 {
+	for range 4000 {
 		for _, c := range f.clusters {
 			if c.takes() {
 				c.runs, c.unpinned = c.pin.Revision, false
@@ -56,9 +56,9 @@ func (f *fleet) settle() error {
 		if d.Status.Run != nil && !rollout.Active(d.Status.Run) && slices.ContainsFunc(f.clusters, func(c *cluster) bool { return !c.lost.IsZero() }) && f.now.Sub(f.status.Run.Since.Time) > 48*time.Hour {
 			return f.over(d)
 		}
-		f.now = f.now.Add(d.RecheckAfter)
+		f.passes(d.RecheckAfter, true)
 	}
-	return fmt.Errorf("no end after 400 steps")
+	return fmt.Errorf("no end after 4000 steps")
 }
 
 // ran reports whether a cluster of a wave can be reached, and has succeeded at the revision of

@@ -69,7 +69,22 @@ func (s *story) decide() {
 	}
 }
 
-func (s *story) after(d time.Duration) { s.now = s.now.Add(d) }
+// after lets time pass, in which a process looks again and again.
+func (s *story) after(d time.Duration) {
+	s.now = s.now.Add(d)
+	looked(s.status.Run, s.now)
+}
+
+// unwatched lets time pass in which no process looks.
+func (s *story) unwatched(d time.Duration) { s.now = s.now.Add(d) }
+
+// looked puts on record that somebody looked a moment ago.
+func looked(run *v1alpha1.RolloutRun, now time.Time) {
+	if run != nil && run.LookedAt != nil {
+		at := metav1.NewTime(now)
+		run.LookedAt = &at
+	}
+}
 
 func (s *story) commit(revision string) {
 	s.facts.Candidate = &v1alpha1.RolloutRevision{Revision: revision}
@@ -138,4 +153,11 @@ func (s *story) waits(reason string) {
 	if s.last.Upstream.Reason != reason {
 		s.t.Fatalf("upstream is held for %+v, want %q", s.last.Upstream, reason)
 	}
+}
+
+// approvedRest are canaryAndRest, of which the rest needs an approval.
+func approvedRest() []v1alpha1.RolloutWave {
+	w := canaryAndRest()
+	w[1].Approval = v1alpha1.ApprovalRequired
+	return w
 }

@@ -94,7 +94,7 @@ func (d *decision) lost(m *member) bool {
 	if m.Unreachable.IsZero() {
 		return false
 	}
-	left := d.until(m.Unreachable, grace)
+	left := d.until(counted(d.status.Run, m.Unreachable), grace)
 	if left > 0 {
 		d.soon(left)
 	}
@@ -252,7 +252,7 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 		run.SoakSince = &at
 	}
 	soak := soakOf(wave)
-	if left := d.until(run.SoakSince.Time, soak); left > 0 {
+	if left := max(d.until(run.SoakSince.Time, soak), d.unheard(run)); left > 0 {
 		d.soon(left)
 		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s is ready at %s since %s, and soaks for %s", wave.Name, title(run.RolloutRevision), run.SoakSince.UTC().Format("15:04:05"), soak)}
 		return false

@@ -1,0 +1,85 @@
+package rollout
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+const (
+	// lookOnRecord is between two looks that go on record.
+	lookOnRecord = time.Minute
+	// unwatched is after how long without a look on record nobody watched. Less would take a slow API
+	// server for that, and a soak would have no end.
+	unwatched = 3 * time.Minute
+)
+
+// resume has a soak and deadlines begin anew after a time in which nobody looked, as no process of
+// this tier ran: that proves nothing, and nobody is to blame for it. What Children say then is of before.
+func (d *decision) resume() {
+	run := d.active()
+	if run == nil || !d.timed(run) || run.LookedAt != nil && d.now.Sub(run.LookedAt.Time) < unwatched {
+		return
+	}
+	at := metav1.NewTime(d.now)
+	if run.ResumedAt = &at; run.SoakSince != nil {
+		run.SoakSince = &at
+	}
+}
+
+// look puts on record that somebody looks, while a soak or a deadline runs.
+func (d *decision) look() {
+	run := d.active()
+	if run == nil || !d.timed(run) {
+		return
+	}
+	since := lookOnRecord
+	if run.LookedAt != nil {
+		since = d.now.Sub(run.LookedAt.Time)
+	}
+	if since < 0 || since >= lookOnRecord {
+		at := metav1.NewTime(d.now)
+		run.LookedAt, since = &at, 0
+	}
+	d.soon(lookOnRecord - since)
+}
+
+// timed reports whether a soak or a deadline of a cluster runs.
+func (d *decision) timed(run *v1alpha1.RolloutRun) bool {
+	if run.SoakSince != nil {
+		return true
+	}
+	for _, m := range d.all {
+		if m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded) {
+			return true
+		}
+	}
+	return false
+}
+
+// counted is from when a time counts that began at another: not before somebody looked again.
+func counted(run *v1alpha1.RolloutRun, since time.Time) time.Time {
+	if run != nil && Active(run) && run.ResumedAt != nil && run.ResumedAt.After(since) {
+		return run.ResumedAt.Time
+	}
+	return since
+}
+
+// unheard is for how long, after nobody looked for a while, what Children say may be of before.
+func (d *decision) unheard(run *v1alpha1.RolloutRun) time.Duration {
+	if run.ResumedAt == nil {
+		return 0
+	}
+	return d.until(run.ResumedAt.Time, grace)
+}
+
+// Overdue reports whether a cluster was to be ready by now at what a Rollout lets it have.
+func Overdue(o *v1alpha1.Rollout, pin *v1alpha1.ChildRollout, now time.Time) bool {
+	run, deadline := o.Status.Run, o.Spec.Deadline.Duration
+	if run != nil && Active(run) {
+		deadline = run.Terms.Deadline.Duration
+	}
+	return now.Sub(counted(run, pin.Since.Time)) >= deadline
+}
