@@ -55,6 +55,9 @@ func (d *decision) due(m *member) *goal {
 
 // begin gives revisions to clusters while there are places.
 func (d *decision) begin() {
+	if d.retrying {
+		return
+	}
 	if d.spec.Suspend {
 		if d.hold.Reason != v1alpha1.ReasonRolloutHalted {
 			d.hold = Hold{v1alpha1.ReasonSuspended, "no further cluster begins while the Rollout is suspended: cascade rollout resume " + d.name}

@@ -42,6 +42,7 @@ func TestBlame(t *testing.T) {
 			s.phase(v1alpha1.RolloutHalted)
 			s.facts.Requests.Retry = "once more"
 			s.decide()
+			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
 			s.after(10 * time.Minute)
 			s.decide()
@@ -59,6 +60,7 @@ func TestBlame(t *testing.T) {
 			s.phase(v1alpha1.RolloutHalted)
 			s.facts.Requests.Retry = "once more"
 			s.decide()
+			s.decide()
 			if !s.cluster("rest1").Pin.Blameless || s.cluster("rest3").Pin.Blameless {
 				s.t.Fatalf("rest1 has %+v, rest3 %+v", s.cluster("rest1").Pin, s.cluster("rest3").Pin)
 			}
@@ -71,6 +73,7 @@ func TestBlame(t *testing.T) {
 			s.after(10 * time.Minute)
 			s.decide()
 			s.facts.Requests.Retry, s.facts.Room = "once more", 0
+			s.decide()
 			s.decide()
 			s.commit(third)
 			s.facts.Room = -1

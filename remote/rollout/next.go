@@ -136,6 +136,8 @@ type decision struct {
 	upstream Hold
 	wanted   string
 	recheck  time.Duration
+	// retrying: clusters that failed are put off, to be tried again.
+	retrying bool
 }
 
 // member is a cluster as the decision leaves it.
@@ -377,15 +379,25 @@ func (d *decision) heed() {
 		}
 	}
 	if ask.Retry != "" && ask.Retry != run.Retried && Active(run) {
-		run.Retried = ask.Retry
-		for _, m := range d.all {
-			if m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven) && m.has(run.RolloutRevision) {
-				m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
-			}
+		d.retry(run)
+	}
+}
+
+// retry puts off all that failed, and is on record once all of that is: of writes to many Children
+// some conflict, and what they were to say is found nowhere else. Nobody begins before.
+func (d *decision) retry(run *v1alpha1.RolloutRun) {
+	for _, m := range d.all {
+		if m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven) && m.has(run.RolloutRevision) {
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
+			d.retrying = true
 		}
-		if run.Phase == v1alpha1.RolloutHalted {
-			d.phase(v1alpha1.RolloutProgressing)
-		}
+	}
+	if d.retrying {
+		d.soon(0)
+		return
+	}
+	if run.Retried = d.facts.Requests.Retry; run.Phase == v1alpha1.RolloutHalted {
+		d.phase(v1alpha1.RolloutProgressing)
 	}
 }
 

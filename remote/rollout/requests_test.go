@@ -161,3 +161,29 @@ func TestRequests(t *testing.T) {
 		}},
 	})
 }
+
+// TestRetryHalfWritten: a retry of which the write of one Child conflicted, or whose process died, goes on with
+// the others.
+func TestRetryHalfWritten(t *testing.T) {
+	s := begin(t, []v1alpha1.RolloutWave{wave("canary", 2, 0)}, "canary1", "canary2")
+	s.commit(second)
+	s.decide()
+	s.takes(false, "canary1", "canary2")
+	s.after(10 * time.Minute)
+	s.decide()
+	s.phase(v1alpha1.RolloutHalted)
+	s.facts.Requests.Retry = "once more"
+	d := rollout.Next("base", &s.spec, &s.status, s.facts, s.now)
+	s.status = d.Status
+	s.cluster(d.Pins[0].Cluster).Pin = &d.Pins[0].ChildRollout
+	for range 3 {
+		s.decide()
+	}
+	s.phase(v1alpha1.RolloutProgressing)
+	s.result("canary1", v1alpha1.ResultUpdating)
+	s.result("canary2", v1alpha1.ResultUpdating)
+	s.after(10 * time.Minute)
+	s.decide()
+	s.decide()
+	s.phase(v1alpha1.RolloutHalted) // it was asked for once
+}

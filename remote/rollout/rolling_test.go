@@ -58,6 +58,7 @@ func TestStuckRoll(t *testing.T) {
 			stuck(s)
 			s.facts.Requests.Retry = "once more"
 			s.decide()
+			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
 			s.after(10 * time.Minute)
 			s.decide()
