@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -98,7 +99,7 @@ func approvable(r *v1alpha1.Rollout, wave, revision string) (*v1alpha1.RolloutRu
 			names = append(names, run.Terms.Waves[i].Name)
 			continue
 		}
-		if i < int(run.Wave) {
+		if i < int(run.Wave) && !slices.Contains(held.Approvals(r), wave) {
 			return nil, fmt.Errorf("wave %s of rollout %s/%s was passed already", wave, r.Namespace, r.Name)
 		}
 		return run, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -364,11 +365,15 @@ func TestApproveRollout(t *testing.T) {
 		{"too little of one", "awaiting", "production", "2222", "not at 2222", "", old},
 		{"no such wave", "awaiting", "rest", "", "has no wave rest; it has: canary, staging, production", "", old},
 		{"a wave that was passed", "awaiting", "canary", "", "passed already", "", old},
+		{"a wave that passed with nothing to change, and a cluster came to it", "joined", "canary", "", "", "jane approved main@sha1:22222222 for wave canary", old + ",canary=" + shaTwo},
 		{"a run that is over", "over", "production", "", "is over (Completed)", "", old},
 		{"no such Rollout", "none", "production", "", "cannot read Rollout fleet/none", "", ""},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
-			all := []client.Object{awaitingRollout(), aRollout("going", v1alpha1.RolloutProgressing), aRollout("over", v1alpha1.RolloutCompleted)}
+			joined := aRollout("joined", v1alpha1.RolloutProgressing)
+			joined.Status.Run.Terms.Waves = slices.Clone(joined.Status.Run.Terms.Waves)
+			joined.Status.Run.Terms.Waves[0].Approval, joined.Status.Waves[0].Pending = v1alpha1.ApprovalRequired, 1
+			all := []client.Object{joined, awaitingRollout(), aRollout("going", v1alpha1.RolloutProgressing), aRollout("over", v1alpha1.RolloutCompleted)}
 			for _, o := range all {
 				o.SetAnnotations(map[string]string{v1alpha1.ApproveRolloutAnnotation: old})
 			}

@@ -35,17 +35,15 @@ func (d *decision) due(m *member) *goal {
 	switch {
 	case run == nil:
 		return nil
-	case run.Phase == v1alpha1.RolloutHalted:
-		return nil
 	case run.Phase == v1alpha1.RolloutReverting, run.Phase == v1alpha1.RolloutReverted:
 		// Who got it past the Rollout once it was reverted keeps it.
 		if older || m.has(run.RolloutRevision) && (run.Phase == v1alpha1.RolloutReverting || m.pin.Run > good.Run) {
 			return proven
 		}
 		return nil
-	case run.Phase == v1alpha1.RolloutProgressing && (m.wave < int(run.Wave) || m.wave == int(run.Wave) && run.Begun):
+	case run.Phase == v1alpha1.RolloutProgressing && (m.wave < int(run.Wave) || m.wave == int(run.Wave) && run.Begun) && d.consented(run, m.wave):
 		return &goal{run.RolloutRevision, run.Number}
-	case run.Phase == v1alpha1.RolloutProgressing && m.has(run.RolloutRevision):
+	case Active(run) && m.has(run.RolloutRevision):
 		return nil // it keeps what is being proven
 	case older:
 		return proven
@@ -58,10 +56,11 @@ func (d *decision) begin() {
 	if d.retrying {
 		return
 	}
+	if halted := d.hold; halted.Reason == v1alpha1.ReasonRolloutHalted {
+		defer func() { d.hold = halted }() // that is what a person has to know
+	}
 	if d.spec.Suspend {
-		if d.hold.Reason != v1alpha1.ReasonRolloutHalted {
-			d.hold = Hold{v1alpha1.ReasonSuspended, "no further cluster begins while the Rollout is suspended: cascade rollout resume " + d.name}
-		}
+		d.hold = Hold{v1alpha1.ReasonSuspended, "no further cluster begins while the Rollout is suspended: cascade rollout resume " + d.name}
 		return
 	}
 	if d.facts.Unread && d.overtaken() {
@@ -88,11 +87,8 @@ func (d *decision) begin() {
 			}
 		}
 		starters := d.starters(d.members[i])
-		if len(starters) == 0 {
-			continue
-		}
-		if !reverting && (!d.consented(i) || !d.windowOpen(&terms.Waves[i], terms.Window)) {
-			continue
+		if !reverting && slices.ContainsFunc(starters, d.keepsWindow) && !d.windowOpen(&terms.Waves[i], terms.Window) {
+			starters = slices.DeleteFunc(starters, d.keepsWindow)
 		}
 		for _, m := range starters {
 			// One that is changing has its place, and keeps it for what it is to have now.
@@ -114,20 +110,18 @@ func (d *decision) begin() {
 	}
 }
 
-// consented reports whether a person approved the wave of a run under way, where one has
-// to. A wave may have begun without, when there was nothing to change in it, and a cluster
-// come to it since.
-func (d *decision) consented(i int) bool {
+// keepsWindow reports whether a cluster that could begin is to wait for its window. One that is new has
+// nothing that a window keeps as it is, and gets the last good revision at once.
+func (d *decision) keepsWindow(m *member) bool {
 	run := d.active()
-	if run == nil || i > int(run.Wave) {
-		return true // what begins there has passed all waves before
-	}
+	return m.pin != nil || !m.New || run != nil && d.goal(m).RolloutRevision == run.RolloutRevision
+}
+
+// consented reports whether a person approved a wave that began, where one has to. It may have begun
+// without, when there was nothing to change in it, and a cluster come to it since.
+func (d *decision) consented(run *v1alpha1.RolloutRun, i int) bool {
 	wave := &run.Terms.Waves[i]
-	if wave.Approval != v1alpha1.ApprovalRequired || d.approved(run, wave.Name) {
-		return true
-	}
-	d.hold = awaits(d.name, run, wave)
-	return false
+	return wave.Approval != v1alpha1.ApprovalRequired || d.approved(run, wave.Name)
 }
 
 // starters are the clusters of a wave that could begin, those first that came back.

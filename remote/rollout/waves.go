@@ -75,20 +75,6 @@ func share(of intstr.IntOrString, all int) int {
 // places is how many clusters of a wave may change at the same time.
 func places(w *v1alpha1.RolloutWave, members int) int { return max(share(w.MaxConcurrent, members), 1) }
 
-// failed reports whether a cluster counts against a revision.
-func (d *decision) failed(m *member, r v1alpha1.RolloutRevision) bool {
-	if m.has(r) {
-		return m.is(v1alpha1.ResultFailed)
-	}
-	switch {
-	case d.skipped(m, r):
-		return false
-	case m.refused(r):
-		return true
-	}
-	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.lost(m)
-}
-
 // lost reports whether a cluster cannot be reached for long enough to go on without it.
 func (d *decision) lost(m *member) bool {
 	if m.Unreachable.IsZero() {
@@ -188,40 +174,8 @@ func (d *decision) advance() {
 		run.Begun, run.SoakSince = false, nil
 	}
 	if run.Phase == v1alpha1.RolloutHalted {
-		d.hold = Hold{v1alpha1.ReasonRolloutHalted, fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", title(run.RolloutRevision))}
+		d.hold = d.halted(run)
 	}
-}
-
-// tooMany reports whether more clusters of a wave failed than may.
-func (d *decision) tooMany(run *v1alpha1.RolloutRun) bool {
-	for i := range run.Terms.Waves[:min(int(run.Wave)+1, len(run.Terms.Waves))] {
-		failed := 0
-		for _, m := range d.members[i] {
-			if d.failed(m, run.RolloutRevision) && (i < int(run.Wave) || run.Begun || m.has(run.RolloutRevision)) {
-				failed++
-			}
-		}
-		if failed > share(run.Terms.Waves[i].MaxFailures, len(d.members[i])) {
-			return true
-		}
-	}
-	return false
-}
-
-// stop halts the run, or turns it back.
-func (d *decision) stop(run *v1alpha1.RolloutRun) {
-	good := d.status.LastGood
-	if run.Terms.OnFailure == v1alpha1.FailureRevert && good != nil && good.RolloutRevision != run.RolloutRevision {
-		d.phase(v1alpha1.RolloutReverting)
-		d.advanceRevert(run)
-		return
-	}
-	d.phase(v1alpha1.RolloutHalted)
-	message := fmt.Sprintf("more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert", title(run.RolloutRevision))
-	if run.Terms.OnFailure == v1alpha1.FailureRevert {
-		message = fmt.Sprintf("more clusters than may failed at %s, and there is no revision to go back to: push a commit that mends it, or cascade rollout retry", title(run.RolloutRevision))
-	}
-	d.hold = Hold{v1alpha1.ReasonRolloutHalted, message}
 }
 
 // pass reports whether the wave of the run was passed and soaked. It lets the wave begin
@@ -244,7 +198,9 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 		}
 	}
 	if d.waits(run, members) {
-		run.SoakSince = nil
+		if run.SoakSince = nil; !d.consented(run, int(run.Wave)) {
+			d.hold = awaits(d.name, run, wave)
+		}
 		return false
 	}
 	if run.SoakSince == nil {

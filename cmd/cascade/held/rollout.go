@@ -44,25 +44,29 @@ func Rollouts(rollouts []v1alpha1.Rollout) []Item {
 
 // Approvals are the waves of a run that do not begin before a person approves them, in
 // their order, and rollout.End if the run does not pass before. Nobody can approve that while
-// no cluster is ready at the revision.
+// no cluster is ready at the revision. After them come waves that passed with nothing to change, where
+// clusters came to since: the run goes on without these.
 func Approvals(r *v1alpha1.Rollout) []string {
 	run := r.Status.Run
 	if run == nil || run.Phase != v1alpha1.RolloutProgressing && run.Phase != v1alpha1.RolloutHalted {
 		return nil
 	}
-	var waves []string
+	var waves, passed []string
 	for i := range run.Terms.Waves {
 		w := &run.Terms.Waves[i]
 		next := i == int(run.Wave) && !run.Begun
-		if i < int(run.Wave) || w.Approval != v1alpha1.ApprovalRequired && !(next && run.Unproven) || approved(r, w.Name) {
-			continue
+		switch {
+		case w.Approval != v1alpha1.ApprovalRequired && !(next && run.Unproven) || approved(r, w.Name):
+		case i >= int(run.Wave):
+			waves = append(waves, w.Name)
+		case slices.ContainsFunc(r.Status.Waves, func(s v1alpha1.RolloutWaveStatus) bool { return s.Name == w.Name && s.Pending > 0 }):
+			passed = append(passed, w.Name)
 		}
-		waves = append(waves, w.Name)
 	}
 	if int(run.Wave) == len(run.Terms.Waves) && run.Unproven && r.Status.Clusters.Updated > 0 && !approved(r, rollout.End) {
 		waves = append(waves, rollout.End)
 	}
-	return waves
+	return append(waves, passed...)
 }
 
 // approved reports whether the run of a Rollout has the approval for a wave.

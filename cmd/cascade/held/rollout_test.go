@@ -31,6 +31,14 @@ func TestApprovals(t *testing.T) {
 		{"somebody approved the end", at(2, func(r *v1alpha1.Rollout) {
 			r.Annotations = map[string]string{v1alpha1.ApproveRolloutAnnotation: rollout.End + "=" + commit}
 		}), nil},
+		{"a wave passed with nothing to change, and a cluster came to it", at(2, func(r *v1alpha1.Rollout) {
+			r.Status.Run.Terms.Waves[0].Approval = v1alpha1.ApprovalRequired
+			r.Status.Waves = []v1alpha1.RolloutWaveStatus{{Name: "canary", RolloutCounts: v1alpha1.RolloutCounts{Total: 1, Pending: 1}}, {Name: "rest"}}
+		}), []string{rollout.End, "canary"}},
+		{"no cluster came to it", at(2, func(r *v1alpha1.Rollout) {
+			r.Status.Run.Terms.Waves[0].Approval = v1alpha1.ApprovalRequired
+			r.Status.Waves = []v1alpha1.RolloutWaveStatus{{Name: "canary"}, {Name: "rest"}}
+		}), []string{rollout.End}},
 		{"it is about to pass", at(2, func(r *v1alpha1.Rollout) { r.Status.Run.Unproven = false }), nil},
 	} {
 		if got := Approvals(tt.of); !slices.Equal(got, tt.want) {

@@ -1,0 +1,58 @@
+package rollout
+
+import (
+	"fmt"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// failed reports whether a cluster counts against a revision.
+func (d *decision) failed(m *member, r v1alpha1.RolloutRevision) bool {
+	if m.has(r) {
+		return m.is(v1alpha1.ResultFailed)
+	}
+	switch {
+	case d.skipped(m, r):
+		return false
+	case m.refused(r):
+		return true
+	}
+	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.lost(m)
+}
+
+// tooMany reports whether more clusters of a wave failed than may.
+func (d *decision) tooMany(run *v1alpha1.RolloutRun) bool {
+	for i := range run.Terms.Waves[:min(int(run.Wave)+1, len(run.Terms.Waves))] {
+		failed := 0
+		for _, m := range d.members[i] {
+			if d.failed(m, run.RolloutRevision) && (i < int(run.Wave) || run.Begun || m.has(run.RolloutRevision)) {
+				failed++
+			}
+		}
+		if failed > share(run.Terms.Waves[i].MaxFailures, len(d.members[i])) {
+			return true
+		}
+	}
+	return false
+}
+
+// stop halts the run, or turns it back.
+func (d *decision) stop(run *v1alpha1.RolloutRun) {
+	good := d.status.LastGood
+	if run.Terms.OnFailure == v1alpha1.FailureRevert && good != nil && good.RolloutRevision != run.RolloutRevision {
+		d.phase(v1alpha1.RolloutReverting)
+		d.advanceRevert(run)
+		return
+	}
+	d.phase(v1alpha1.RolloutHalted)
+	d.hold = d.halted(run)
+}
+
+// halted is the hold of a run that halted.
+func (d *decision) halted(run *v1alpha1.RolloutRun) Hold {
+	message := "more clusters than may failed at %s: push a commit that mends it, or cascade rollout retry, abort or revert"
+	if run.Terms.OnFailure == v1alpha1.FailureRevert {
+		message = "more clusters than may failed at %s, and there is no revision to go back to: push a commit that mends it, or cascade rollout retry"
+	}
+	return Hold{v1alpha1.ReasonRolloutHalted, fmt.Sprintf(message, title(run.RolloutRevision))}
+}
