@@ -17,7 +17,21 @@ func (d *decision) failed(m *member, r v1alpha1.RolloutRevision) bool {
 	case m.refused(r):
 		return true
 	}
-	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.lost(m)
+	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.missed(m)
+}
+
+// missed reports whether nobody waits any more to give a revision to a cluster that cannot be reached: for
+// a minute, or until the deadline where that is a failure.
+func (d *decision) missed(m *member) bool {
+	terms := d.terms()
+	if m.Unreachable.IsZero() || terms.Unreachable != v1alpha1.UnreachableCount {
+		return d.lost(m)
+	}
+	left := d.until(counted(d.status.Run, m.Unreachable), terms.Deadline.Duration)
+	if left > 0 {
+		d.soon(left)
+	}
+	return left <= 0
 }
 
 // tooMany reports whether more clusters of a wave failed than may.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -78,6 +79,24 @@ func TestProven(t *testing.T) {
 			s.after(time.Minute)
 			s.decide()
 			s.result("canary1", v1alpha1.ResultFailed)
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "is away for two minutes, and counts", reason: "it is a failure at the deadline, and the wave waits for it until then", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+			s.spec.Unreachable = v1alpha1.UnreachableCount
+			s.spec.Waves[1].MaxFailures = intstr.FromInt32(0)
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.lose("rest3")
+			s.after(2 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.at(second, "canary1", "rest1", "rest2")
+			s.takes(true, "rest1", "rest2")
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.after(s.last.RecheckAfter)
+			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
 		}},
 		{name: "comes back in its soak", reason: "nobody knows how it was meanwhile: its soak begins when it is back", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {

@@ -134,7 +134,7 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 	switch {
 	case m.has(r) && !m.is(v1alpha1.ResultDeferred):
 		return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded)
-	case d.skipped(m, r), m.refused(r), d.lost(m):
+	case d.skipped(m, r), m.refused(r), d.missed(m):
 		return false
 	case m.pin == nil && (!m.Known || d.rolls(m, r)):
 		return false // nothing is known of it yet, or it is left alone with nothing on record; it comes when that changes
