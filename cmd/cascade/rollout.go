@@ -77,7 +77,9 @@ func (c *cli) newRolloutSkip() *cobra.Command {
 		Use:   "skip <rollout> <cluster>",
 		Short: "Let one cluster keep the revision that it has while others get that of the run",
 		Long: "Let one cluster keep the revision that it has while others get that of the run, so that no wave waits for\n" +
-			"it. A later revision reaches it again. With --undo it gets the revision after all.",
+			"it. One that has that of the run already keeps it, and counts neither as failed nor as proof; a run that\n" +
+			"halted goes on after cascade rollout retry. A later revision reaches it again. With --undo it gets the\n" +
+			"revision after all.",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.completeName("rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -250,9 +252,13 @@ func (c *cli) skipCluster(ctx context.Context, cl client.Client, key client.Obje
 	if err != nil {
 		return fmt.Errorf("cannot change what Child %s skips: %w", at, err)
 	}
-	if undo {
+	pin := rollout.OnRecord(child, rollout.MoverOf(r))
+	switch {
+	case undo:
 		fmt.Fprintf(c.streams.Out, "✔ %s gets what rollout %s brings\n", at, key)
-	} else {
+	case pin != nil && pin.RolloutRevision == run.RolloutRevision:
+		fmt.Fprintf(c.streams.Out, "✔ %s has %s of rollout %s already, and keeps it: no wave waits for it, and it does not count as failed\n", at, shortRevision(run.Revision), key)
+	default:
 		fmt.Fprintf(c.streams.Out, "✔ %s does without %s of rollout %s\n", at, shortRevision(run.Revision), key)
 	}
 	return nil

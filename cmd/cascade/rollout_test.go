@@ -434,6 +434,19 @@ func TestSkipCluster(t *testing.T) {
 	}
 }
 
+// TestSkipTooLate: what a skip does for a cluster that has the revision already.
+func TestSkipTooLate(t *testing.T) {
+	shop := child("fleet", "shop", nil, nil)
+	shop.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "base", RolloutRevision: v1alpha1.RolloutRevision{Revision: shaTwo}, Result: v1alpha1.ResultUpdating}}
+	c, out := newCLI(t)
+	if err := c.skipCluster(t.Context(), rolloutClient(aRollout("base", v1alpha1.RolloutProgressing), shop), client.ObjectKey{Namespace: "fleet", Name: "base"}, "shop", false); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "has main@sha1:22222222 of rollout fleet/base already, and keeps it") {
+		t.Errorf("it says %q", out)
+	}
+}
+
 func TestWord(t *testing.T) {
 	if got := word("a,b@sha1:2222222222222222222222222222222222222222"); got != "2222222222222222222222222222222222222222" {
 		t.Errorf("word() = %q: a comma would end the entry", got)

@@ -310,6 +310,8 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
 		case m.Elsewhere:
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
+		case d.skipped(m, m.pin.RolloutRevision):
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
 		case reached && m.Refusal != nil:
 			m.result(d.now, v1alpha1.ResultFailed, m.Refusal.Reason)
 		case !late:
@@ -336,8 +338,12 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 			m.result(d.now, v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable)
 		}
 	case v1alpha1.ResultFailed, v1alpha1.ResultUnproven:
-		if reached && m.Ready && !m.dirty {
+		switch {
+		case m.dirty:
+		case reached && m.Ready:
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
+		case !m.Elsewhere && d.skipped(m, m.pin.RolloutRevision):
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
 		}
 	case v1alpha1.ResultUnreachable:
 		switch {

@@ -31,6 +31,42 @@ func TestRequests(t *testing.T) {
 				s.t.Fatalf("%d runs are told: %+v", n, s.status.History)
 			}
 		}},
+		{name: "skip of one that began", reason: "nobody waits for it, it has no place, and its deadline halts nothing; with undo it is tried again", waves: canaryAndRest(), clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			one, two := "canary1", "canary2"
+			if s.cluster(one).Pin.Revision != second {
+				one, two = two, one
+			}
+			s.at(second, one)
+			s.takes(false, one)
+			s.cluster(one).Skip = second
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			s.takes(true, two)
+			s.decide()
+			s.at(second, "canary1", "canary2", "rest1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result(one, v1alpha1.ResultDeferred)
+			s.cluster(one).Skip = ""
+			s.decide()
+			s.result(one, v1alpha1.ResultUpdating)
+		}},
+		{name: "skip of one that failed", reason: "a retry leaves it alone, and the others go on", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(false, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.cluster("canary1").Skip = second
+			s.facts.Requests.Retry = "without canary1"
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven) // it is all that was to prove it
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.at(second, "canary1")
+		}},
 		{name: "abort of a revert", reason: "who began it may end it", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
