@@ -81,6 +81,14 @@ func TestProven(t *testing.T) {
 			s.result("canary1", v1alpha1.ResultFailed)
 			s.phase(v1alpha1.RolloutHalted)
 		}},
+		{name: "dies, and the rest was approved in advance", reason: "who approves with the commit approves whatever the wave before it proves, as docs/rollouts.md says", waves: approvedRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.lose("canary1")
+			s.commit(second)
+			s.approve("rest", second)
+			s.after(2 * time.Minute)
+			s.decide()
+			s.at(second, "rest1")
+		}},
 		{name: "is away for two minutes, and counts", reason: "it is a failure at the deadline, and the wave waits for it until then", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
 			s.spec.Unreachable = v1alpha1.UnreachableCount
 			s.spec.Waves[1].MaxFailures = intstr.FromInt32(0)
