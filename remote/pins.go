@@ -111,11 +111,11 @@ func (s *seeding) moves() []v1alpha1.RolloutPinnedSource {
 	return slices.DeleteFunc(slices.Clone(s.governing.Objects()), func(o v1alpha1.RolloutPinnedSource) bool { return slices.Contains(s.notes.idle, o) })
 }
 
-// unpinned is an error if the child was ready at its pin once, and has another revision that no
-// Rollout let it have: a version that knows no Rollouts was here, and sent the newest one to all
-// children. To send what the pin says would change all of them back at once, so that nothing is
-// sent before the Rollout has taken what is there for what the child has. A child that was
-// restored from a backup has a record of then, with its pin, and is brought back.
+// unpinned is an error if the child has a revision that came past its Rollout: a version that
+// knows no Rollouts was here, and sent the newest one to all children. To send what the pin says
+// would change all of them back at once, so that nothing is sent before the Rollout has taken what
+// is there for what the child has. A child that was restored from a backup has a record of then,
+// with its pin, and is brought back.
 func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error {
 	entry.Unpinned = false
 	if rec.Pinned != "" || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
@@ -129,14 +129,19 @@ func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error
 	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought revision %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there", has, pin, by)
 }
 
-// past is a revision that the child has of the layer, or of an object of it, although it was ready at
-// the pin of a Rollout once; empty if there is none. Of objects the child's own agent tells.
+// past is a revision that the child has of the layer, or of an object of it, and that came past the Rollout
+// of a pin; empty if there is none. Of objects the child's own agent tells.
 func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string) {
-	mover := s.governing.Layer(s.layer.Name)
-	// A later commit with the same content is not written into the record: then the status has it.
-	known := s.pin != nil && (rec.Applied.Revision == s.pin.Revision || entry.Digest == rec.Applied.Digest && entry.Revision == s.pin.Revision)
-	if s.pin != nil && !known && rollout.WasReady(rollout.OnRecord(s.child, mover)) {
-		return rec.Applied.Revision, s.pin.Revision, mover.Name
+	if s.pin != nil {
+		mover := s.governing.Layer(s.layer.Name)
+		// A later commit with the same content is not written into the record: then the status has it.
+		has := rec.Applied.Revision
+		if entry.Digest == rec.Applied.Digest {
+			has = entry.Revision
+		}
+		if rollout.IsPast(rollout.OnRecord(s.child, mover), v1alpha1.RolloutRevision{Revision: has, Image: s.pin.Image}) {
+			return has, s.pin.Revision, mover.Name
+		}
 	}
 	said := s.child.Status.Report
 	if said == nil {
@@ -145,7 +150,8 @@ func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin
 	for _, o := range s.moves() {
 		mover := s.governing.Object(o)
 		pin := rollout.OnRecord(s.child, mover)
-		if has, _ := report.BroughtRevision(said, o); has != "" && rollout.WasReady(pin) && !isContent(o.Kind, has, pin.Revision) {
+		has, _ := report.BroughtRevision(said, o)
+		if has != "" && pin != nil && !isContent(o.Kind, has, pin.Revision) && rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has}) {
 			return has, pin.Revision, mover.Name
 		}
 	}

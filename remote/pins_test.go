@@ -124,6 +124,8 @@ func TestUnpinned(t *testing.T) {
 		result v1alpha1.RolloutResult
 		waits  bool
 	}{
+		"Mended":    {"it failed at its pin, and has what an earlier version mended that with", at("r2"), "", at("r2"), v1alpha1.ResultFailed, true},
+		"Offline":   {"it was lost before it got its pin, by a version that did not say so", at("r0"), "", at("r0"), v1alpha1.ResultUnreachable, false},
 		"Earlier":   {"an earlier version gave it the newest one", at("r2"), "", at("r2"), v1alpha1.ResultSucceeded, true},
 		"Ended":     {"it ended before it wrote the status", at("r2"), "", at("r1"), v1alpha1.ResultSucceeded, true},
 		"Degraded":  {"it was ready at its pin once", at("r2"), "", at("r2"), v1alpha1.ResultDegraded, true},
@@ -140,7 +142,12 @@ func TestUnpinned(t *testing.T) {
 			f.children.Now = func() time.Time { return start.Time }
 			s := f.on(0)
 			pin := pinTo("base", "r1", "")
-			pin.Result = tc.result
+			if pin.Result = tc.result; tc.result == v1alpha1.ResultFailed || tc.result == v1alpha1.ResultUpdating {
+				pin.Had = &v1alpha1.RolloutRevision{Revision: "r0"}
+			}
+			if tc.result == v1alpha1.ResultDeferred {
+				pin.Reason = v1alpha1.ReasonRollingOut
+			}
 			s.notes, s.governing, s.child.Status.Rollouts, s.pin = &layerNotes{}, rollout.Governing{base}, []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
 			s.run.notes = &notes{began: start.Time}
 			s.snapshot, s.rendered = &source.Snapshot{Revision: "r1"}, &rendered{digest: "sha256:of-r1"}

@@ -223,7 +223,7 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	for _, p := range d.Pins {
-		if err := r.pin(ctx, facts.children[p.Cluster], p.ChildRollout); err != nil {
+		if err := r.pin(ctx, facts.children[p.Cluster], p.Given(facts.Clusters)); err != nil {
 			return ctrl.Result{}, err
 		}
 	}

@@ -587,6 +587,10 @@ type ChildRollout struct {
 	// stays until a run gives the child another one.
 	// +optional
 	Past bool `json:"past,omitempty"`
+	// Had is what the child had when it got the revision. What it has is either of both, unless a
+	// version that knows no Rollouts was here. Versions before wrote none.
+	// +optional
+	Had *RolloutRevision `json:"had,omitempty"`
 	// Result of it.
 	Result RolloutResult `json:"result"`
 	// Reason of a result that is neither Updating nor Succeeded.

@@ -424,6 +424,11 @@ func (in *ChildList) DeepCopyObject() runtime.Object {
 func (in *ChildRollout) DeepCopyInto(out *ChildRollout) {
 	*out = *in
 	out.RolloutRevision = in.RolloutRevision
+	if in.Had != nil {
+		in, out := &in.Had, &out.Had
+		*out = new(RolloutRevision)
+		**out = **in
+	}
 	in.Since.DeepCopyInto(&out.Since)
 }
 

@@ -13,11 +13,11 @@ import (
 // run that it got past: the one under way, or the good one.
 func (d *decision) adopt() {
 	for _, m := range d.all {
-		past := m.Unpinned && WasReady(m.pin) && m.Has != nil && !m.has(*m.Has)
+		past := m.Unpinned && m.Has != nil && IsPast(m.pin, *m.Has)
 		if m.pin != nil && !past || !m.Known || m.Has == nil {
 			continue
 		}
-		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Past: past, Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
+		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Past: past, Had: m.Has.DeepCopy(), Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
 		switch run, good := d.active(), d.status.LastGood; {
 		case run != nil && (past || run.RolloutRevision == *m.Has):
 			to.Run = run.Number
@@ -30,6 +30,17 @@ func (d *decision) adopt() {
 		}
 		m.set(to)
 	}
+}
+
+// Given is what goes on record for a cluster, one of those that were decided about: with what it had, if it is
+// given a revision.
+func (a Assignment) Given(clusters []Cluster) v1alpha1.ChildRollout {
+	if a.Result == v1alpha1.ResultUpdating && a.Had == nil {
+		if i := slices.IndexFunc(clusters, func(c Cluster) bool { return c.Name == a.Cluster }); i >= 0 {
+			a.Had = clusters[i].Has.DeepCopy()
+		}
+	}
+	return a.ChildRollout
 }
 
 // overtaken reports whether a cluster of a run that progresses got another revision past it: the run cannot be

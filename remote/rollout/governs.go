@@ -124,14 +124,32 @@ func Pin(child *v1alpha1.Child, mover Mover) *v1alpha1.RolloutRevision {
 	return nil
 }
 
-// WasReady reports whether a child was ready at its pin once, whatever put it off since; pin may be nil.
-func WasReady(pin *v1alpha1.ChildRollout) bool {
-	if pin == nil {
+// IsPast reports whether a child got what it has past the Rollout of a pin, which may be nil, if nothing says that
+// the Rollout let it have that: it is neither the revision of the pin nor what the child had before. Who was ready at
+// the pin has what it had before from somebody else, too.
+func IsPast(pin *v1alpha1.ChildRollout, has v1alpha1.RolloutRevision) bool {
+	switch {
+	case pin == nil, same(has, pin.RolloutRevision):
 		return false
+	case pin.Had != nil && !same(has, *pin.Had):
+		return true
 	}
+	return wasReady(pin)
+}
+
+// same reports whether two revisions are of one content, by whatever name, with one image.
+func same(a, b v1alpha1.RolloutRevision) bool {
+	return Content(a.Revision) == Content(b.Revision) && a.Image == b.Image
+}
+
+// wasReady reports whether a child certainly was ready at its pin once, whatever put it off since. Pins of before,
+// which do not say what it had, do not say either that it never got there before it was lost.
+func wasReady(pin *v1alpha1.ChildRollout) bool {
 	switch pin.Result {
-	case v1alpha1.ResultSucceeded, v1alpha1.ResultDegraded, v1alpha1.ResultDeferred, v1alpha1.ResultUnreachable:
-		return !unproven(pin)
+	case v1alpha1.ResultSucceeded, v1alpha1.ResultDegraded:
+		return true
+	case v1alpha1.ResultDeferred, v1alpha1.ResultUnreachable:
+		return !unproven(pin) && (pin.Had != nil || pin.Reason == v1alpha1.ReasonRollingOut)
 	}
 	return false
 }

@@ -46,7 +46,7 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 	}
 	f.status = d.Status
 	for _, p := range pins {
-		pin := p.ChildRollout
+		pin := p.Given(facts.Clusters)
 		if pin.Result == v1alpha1.ResultSucceeded {
 			f.ready[p.Cluster] = pin.Revision
 		} else if was := f.cluster(p.Cluster).pin; pin.Result == v1alpha1.ResultFailed || pin.Result == v1alpha1.ResultUnproven || pin.Reason == v1alpha1.ReasonProgressing ||

@@ -77,11 +77,15 @@ type cluster struct {
 
 // takes reports whether the cluster takes up its pin. What it was given past that is on record first.
 func (c *cluster) takes() bool {
-	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && (!c.unpinned || c.runs == c.pin.Revision || !rollout.WasReady(c.pin))
+	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && !c.past()
 }
 
 // takesPast reports whether what the cluster runs becomes its pin: nothing is on record, or it got past that.
-func (c *cluster) takesPast() bool { return c.pin == nil || c.unpinned && rollout.WasReady(c.pin) }
+func (c *cluster) takesPast() bool { return c.pin == nil || c.past() }
+
+func (c *cluster) past() bool {
+	return c.unpinned && rollout.IsPast(c.pin, v1alpha1.RolloutRevision{Revision: c.runs})
+}
 
 func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != "" }
 

@@ -61,6 +61,7 @@ func (s *story) decide() {
 	s.last = rollout.Next("base", &s.spec, &s.status, s.facts, s.now)
 	s.status = s.last.Status
 	for _, p := range s.last.Pins {
+		p.ChildRollout = p.Given(s.facts.Clusters)
 		c := s.cluster(p.Cluster)
 		if c.Pin == nil || c.Pin.RolloutRevision != p.RolloutRevision {
 			c.Ready = c.Has != nil && *c.Has == p.RolloutRevision && c.Healthy

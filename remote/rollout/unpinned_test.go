@@ -8,28 +8,49 @@ import (
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
-// TestWasReady: a cluster that was put off, or lost, was ready at its pin as long as that is not unproven.
-func TestWasReady(t *testing.T) {
+// TestIsPast: what a cluster has came past its Rollout if it is neither the pin nor what it had before, and if it
+// was certainly ready at the pin.
+func TestIsPast(t *testing.T) {
+	pin := func(result v1alpha1.RolloutResult, reason string, had ...string) *v1alpha1.ChildRollout {
+		p := &v1alpha1.ChildRollout{RolloutRevision: v1alpha1.RolloutRevision{Revision: second}, Result: result, Reason: reason}
+		for _, revision := range had {
+			p.Had = &v1alpha1.RolloutRevision{Revision: revision}
+		}
+		return p
+	}
+	unproven := pin(v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable, first)
+	unproven.Unproven = true
+	rolling := pin(v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut)
+	rolling.Unproven = true
 	for _, tt := range []struct {
-		pin  *v1alpha1.ChildRollout
-		want bool
+		reason string
+		pin    *v1alpha1.ChildRollout
+		has    string
+		want   bool
 	}{
-		{nil, false},
-		{&v1alpha1.ChildRollout{}, false},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultSucceeded}, true},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDegraded}, true},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUpdating}, false},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultFailed}, false},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnproven}, false},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonRollingOut}, true},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonRollingOut, Unproven: true}, false},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnreachable, Reason: v1alpha1.ReasonUnreachable}, true},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultUnreachable, Reason: v1alpha1.ReasonUnreachable, Unproven: true}, false},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonUnreachable}, true},
-		{&v1alpha1.ChildRollout{Result: v1alpha1.ResultDeferred, Reason: v1alpha1.ReasonProgressing}, false},
+		{"nothing is on record", nil, third, false},
+		{"it has its pin", pin(v1alpha1.ResultSucceeded, ""), second, false},
+		{"it has its pin, by another name", pin(v1alpha1.ResultSucceeded, ""), "v2@" + second[len("main@"):], false},
+		{"it was ready at its pin", pin(v1alpha1.ResultSucceeded, ""), first, true},
+		{"it was ready at its pin once", pin(v1alpha1.ResultDegraded, v1alpha1.ReasonChildrenNotReady), first, true},
+		{"it is given its pin just now", pin(v1alpha1.ResultUpdating, "", first), first, false},
+		{"it was given its pin, and got another one", pin(v1alpha1.ResultUpdating, "", first), third, true},
+		{"it failed, perhaps before it got its pin", pin(v1alpha1.ResultFailed, v1alpha1.ReasonDeadlineExceeded, first), first, false},
+		{"it failed, and got what mends it", pin(v1alpha1.ResultFailed, v1alpha1.ReasonDeadlineExceeded, first), third, true},
+		{"it was never ready, and got another one", pin(v1alpha1.ResultUnproven, v1alpha1.ReasonNotReadyBefore, first), third, true},
+		{"it failed at a pin of before, perhaps before it got that", pin(v1alpha1.ResultFailed, v1alpha1.ReasonDeadlineExceeded), third, false},
+		{"it was put off as it rolled, ready at its pin", pin(v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut), first, true},
+		{"it was put off, and never ready at its pin", rolling, first, false},
+		{"it was lost, ready at its pin", pin(v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable, first), first, true},
+		{"it was lost before it got its pin", unproven, first, false},
+		{"it was lost before it got its pin, and got another one", unproven, third, true},
+		{"it was lost, perhaps before it got its pin, which does not say so", pin(v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable), first, false},
+		{"it came back, perhaps without its pin", pin(v1alpha1.ResultDeferred, v1alpha1.ReasonUnreachable), first, false},
+		{"it was another tier's, perhaps without its pin", pin(v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere), first, false},
+		{"it is tried again", pin(v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing, first), first, false},
 	} {
-		if got := rollout.WasReady(tt.pin); got != tt.want {
-			t.Errorf("%+v was ready: %t", tt.pin, got)
+		if got := rollout.IsPast(tt.pin, v1alpha1.RolloutRevision{Revision: tt.has}); got != tt.want {
+			t.Errorf("%s: %s came past %+v: %t", tt.reason, tt.has, tt.pin, got)
 		}
 	}
 }
@@ -193,18 +214,18 @@ func TestUnpinned(t *testing.T) {
 			}
 			s.decide()
 			s.held(v1alpha1.ReasonSourceNotReady)
-			s.at(third, "canary1", "rest1", "rest3")
+			s.at(third, names...)
 			for i := range s.facts.Clusters {
 				s.facts.Clusters[i].Unpinned = false
 			}
-			s.takes(true, "canary1", "rest1", "rest3")
+			s.takes(true, names...)
 			s.facts.Unread = false
 			s.commit(third)
 			s.decide()
-			if h := s.status.History[0]; h.Phase != v1alpha1.RolloutSuperseded || h.Revision != second {
+			if h := s.status.History[1]; h.Phase != v1alpha1.RolloutSuperseded || h.Revision != second { // the next one finds all at its revision
 				s.t.Fatalf("it ended as %+v", h)
 			}
-			s.at(third, names...) // rest2, which was changing, keeps its place
+			s.at(third, names...)
 		}},
 		{name: "goes on with a run that others got past, at the newest", reason: "the branch was taken back to what it brings", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
@@ -256,6 +277,20 @@ func TestUnpinned(t *testing.T) {
 			past(s)
 			s.at(first)
 			s.at(second, "canary1", "rest1")
+		}},
+		{name: "goes on from what mended who failed", reason: "to take it back brings what it failed at", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(false, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultFailed)
+			for i := range s.facts.Clusters {
+				c := &s.facts.Clusters[i]
+				c.Unpinned, c.Has, c.Healthy, c.Ready = true, &v1alpha1.RolloutRevision{Revision: third}, true, false
+			}
+			s.decide()
+			s.at(third, names...)
 		}},
 		{name: "keeps what is proven again", reason: "it comes back with what a run before did not finish, and gets it in its wave", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)

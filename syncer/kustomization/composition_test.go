@@ -198,8 +198,10 @@ func TestUnpinned(t *testing.T) {
 		mark    string
 		heeded  bool
 		release *helmv2.HelmRelease
+		had     *v1alpha1.RolloutRevision
 		want    bool
 	}{
+		"Mended":        {reason: "it failed at its pin, and has what mended that", result: v1alpha1.ResultFailed, applied: r2, had: &v1alpha1.RolloutRevision{Revision: "main@sha1:0"}, want: true},
 		"Earlier":       {reason: "it has no mark, and another revision was applied", result: v1alpha1.ResultSucceeded, applied: r2, want: true},
 		"Degraded":      {reason: "it was ready at its pin once", result: v1alpha1.ResultDegraded, applied: r2, want: true},
 		"PutOff":        {reason: "it was ready at its pin once, and left alone since, as it is upgraded", result: v1alpha1.ResultDeferred, applied: r2, want: true},
@@ -216,7 +218,10 @@ func TestUnpinned(t *testing.T) {
 			r := &tier{t: t}
 			r.rollout("waves", nil)
 			r.child("a", "waves="+r1)
-			r.objects[1].(*v1alpha1.Child).Status.Rollouts[0].Result = tc.result
+			pin := &r.objects[1].(*v1alpha1.Child).Status.Rollouts[0]
+			if pin.Result, pin.Had = tc.result, tc.had; tc.result == v1alpha1.ResultDeferred {
+				pin.Reason = v1alpha1.ReasonRollingOut
+			}
 			r.cluster("a", "").SetAnnotations(map[string]string{v1alpha1.RolloutRevisionAnnotation: tc.mark})
 			if tc.release != nil {
 				r.objects = append(r.objects, tc.release)

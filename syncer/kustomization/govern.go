@@ -120,14 +120,13 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	return g, nil
 }
 
-// unpinned reports whether a Cluster was ready at its pin once, and has another revision that no
-// Rollout let it have: a version that knows no Rollouts was here, and applied the newest one of all
-// Clusters. To compose them at their pins would change all of them back at once. What a Rollout let
+// unpinned reports whether a Cluster has a revision that came past its Rollout: a version that
+// knows no Rollouts was here, and applied the newest one of all Clusters. To compose them at their pins would change all of them back at once. What a Rollout let
 // a Cluster have is marked on it, which that version takes away. A HelmRelease of several Clusters
 // has no mark if they differ, and tells nothing.
 func (r *Reconciler) unpinned(obj *kustomizev1.Kustomization, cluster types.NamespacedName, pin *v1alpha1.ChildRollout, g *governed) bool {
 	has := obj.Status.LastAppliedRevision
-	if !rollout.WasReady(pin) || has == "" || sameRevision(has, pin.Revision) || status.HeededRollouts(obj.Status.History) || r.Clusters == nil {
+	if has == "" || !rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has, Image: pin.Image}) || status.HeededRollouts(obj.Status.History) || r.Clusters == nil {
 		return false
 	}
 	for release, made := range g.releases.Made {
