@@ -134,11 +134,7 @@ func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error
 func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string) {
 	if s.pin != nil {
 		mover := s.governing.Layer(s.layer.Name)
-		// A later commit with the same content is not written into the record: then the status has it.
-		has := rec.Applied.Revision
-		if entry.Digest == rec.Applied.Digest {
-			has = entry.Revision
-		}
+		has := sentOf(rec, entry)
 		if rollout.IsPast(rollout.OnRecord(s.child, mover), v1alpha1.RolloutRevision{Revision: has, Image: s.pin.Image}) {
 			return has, s.pin.Revision, mover.Name
 		}
@@ -156,6 +152,18 @@ func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin
 		}
 	}
 	return "", "", ""
+}
+
+// sentOf is the revision that was sent last, perhaps in part. A later commit with the same content is
+// not written into the record: then the status has it.
+func sentOf(rec *record.Record, entry *v1alpha1.ChildLayer) string {
+	switch {
+	case rec.Attempted.Digest != rec.Applied.Digest:
+		return rec.Attempted.Revision
+	case entry.Digest == rec.Applied.Digest:
+		return entry.Revision
+	}
+	return rec.Applied.Revision
 }
 
 // imageOf is the image of the layer's agent in this child.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/reason"
-	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -102,128 +100,6 @@ func TestLayerPins(t *testing.T) {
 			s.ahead = true
 			if pin, err := s.pinned(); pin != nil || err != nil {
 				t.Errorf("what the newest revision declares depends on a pin: %v, %v", pin, err)
-			}
-		})
-	}
-}
-
-// TestUnpinned: what an earlier version brought, past the Rollout, is not taken back before the
-// Rollout goes on from there. What the record, or the status, knows of the pin is brought as ever.
-func TestUnpinned(t *testing.T) {
-	base := rolloutNamed("base", movesLayer("base"))
-	at := func(revision string) record.State {
-		return record.State{Revision: revision, Digest: "sha256:of-" + revision}
-	}
-	for name, tc := range map[string]struct {
-		reason string
-		// has is in the child, by the record, pinned what that says of the pin, and said what the
-		// status says.
-		has    record.State
-		pinned string
-		said   record.State
-		result v1alpha1.RolloutResult
-		waits  bool
-	}{
-		"Mended":    {"it failed at its pin, and has what an earlier version mended that with", at("r2"), "", at("r2"), v1alpha1.ResultFailed, true},
-		"Offline":   {"it was lost before it got its pin, by a version that did not say so", at("r0"), "", at("r0"), v1alpha1.ResultUnreachable, false},
-		"Earlier":   {"an earlier version gave it the newest one", at("r2"), "", at("r2"), v1alpha1.ResultSucceeded, true},
-		"Ended":     {"it ended before it wrote the status", at("r2"), "", at("r1"), v1alpha1.ResultSucceeded, true},
-		"Degraded":  {"it was ready at its pin once", at("r2"), "", at("r2"), v1alpha1.ResultDegraded, true},
-		"PutOff":    {"it was ready at its pin once, and left alone since, as it is upgraded", at("r2"), "", at("r2"), v1alpha1.ResultDeferred, true},
-		"Restored":  {"the child is of a backup, with its record", at("r0"), "r0", at("r1"), v1alpha1.ResultSucceeded, false},
-		"Given":     {"the Rollout has given it another one since", at("r0"), "", at("r0"), v1alpha1.ResultUpdating, false},
-		"InPlace":   {"nothing happened since the upgrade", at("r1"), "", at("r1"), v1alpha1.ResultSucceeded, false},
-		"Later":     {"the pin has the content of an earlier commit, which is in the record", record.State{Revision: "r0", Digest: "sha256:x"}, "", record.State{Revision: "r1", Digest: "sha256:x"}, v1alpha1.ResultSucceeded, false},
-		"Same":      {"and the status does not tell", record.State{Revision: "r0", Digest: "sha256:of-r1"}, "", record.State{Revision: "r0", Digest: "sha256:of-r1"}, v1alpha1.ResultSucceeded, false},
-		"FirstPush": {"the child has nothing of the layer", record.State{}, "", at("r1"), v1alpha1.ResultSucceeded, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
-			f.children.Now = func() time.Time { return start.Time }
-			s := f.on(0)
-			pin := pinTo("base", "r1", "")
-			if pin.Result = tc.result; tc.result == v1alpha1.ResultFailed || tc.result == v1alpha1.ResultUpdating {
-				pin.Had = &v1alpha1.RolloutRevision{Revision: "r0"}
-			}
-			if tc.result == v1alpha1.ResultDeferred {
-				pin.Reason = v1alpha1.ReasonRollingOut
-			}
-			s.notes, s.governing, s.child.Status.Rollouts, s.pin = &layerNotes{}, rollout.Governing{base}, []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
-			s.run.notes = &notes{began: start.Time}
-			s.snapshot, s.rendered = &source.Snapshot{Revision: "r1"}, &rendered{digest: "sha256:of-r1"}
-			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: tc.said.Revision, Digest: tc.said.Digest, Unpinned: !tc.waits}
-			rec := &record.Record{Layer: s.key(), Attempted: tc.has, Applied: tc.has, Pinned: tc.pinned}
-			err := s.look(t.Context(), rec, entry)
-			s.notes = &layerNotes{}
-			// What the first look left is what a process finds that begins before anything was sent.
-			if again := s.look(t.Context(), rec, entry); isWaitingError(again) != isWaitingError(err) {
-				t.Errorf("%s: %v, and then %v", tc.reason, err, again)
-			}
-			if isWaitingError(err) != tc.waits || err != nil && reason.Of(err) != v1alpha1.ReasonRolloutPending || s.notes.looked == tc.waits {
-				t.Errorf("%s: %v, looked at %t; want it to wait: %t", tc.reason, err, s.notes.looked, tc.waits)
-			}
-			if entry.Unpinned != tc.waits || tc.waits && (!entry.Ready || entry.Revision != "r2" || !strings.Contains(err.Error(), "brought revision r2, and not r1")) {
-				t.Errorf("%s: the status says %+v: %v", tc.reason, entry, err)
-			}
-			m := &moved{layer: f.layer}
-			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
-			if c := m.cluster(base, s.child, &pin); c.Unpinned != tc.waits {
-				t.Errorf("%s: the Rollout knows of that: %t", tc.reason, c.Unpinned)
-			}
-			if s.let() != "r1" {
-				t.Errorf("the record of what is sent says %q of the pin", s.let())
-			}
-		})
-	}
-}
-
-// TestUnpinnedObject: the same of an object that a Rollout moves, as the child's own agent tells.
-func TestUnpinnedObject(t *testing.T) {
-	services := rolloutNamed("services", v1alpha1.RolloutMoves{Source: &fleetSource})
-	for name, tc := range map[string]struct {
-		reason string
-		// has is what the child tells, and pinned what the record says of the pin.
-		has, pinned string
-		idle        bool
-		result      v1alpha1.RolloutResult
-		waits       bool
-	}{
-		"Earlier":   {"an earlier version sent the object without its pin", commitTwo, "", false, v1alpha1.ResultSucceeded, true},
-		"Pinned":    {"somebody in the child changed the object", commitTwo, commitOne, false, v1alpha1.ResultSucceeded, false},
-		"Same":      {"the child has its pin, by another name", "sha1:" + commitOne[len("main@sha1:"):], "", false, v1alpha1.ResultSucceeded, false},
-		"Untold":    {"nobody knows", "", "", false, v1alpha1.ResultSucceeded, false},
-		"Given":     {"the Rollout has given it another one since", commitTwo, "", false, v1alpha1.ResultUpdating, false},
-		"Elsewhere": {"the layer does not have the object", commitTwo, "", true, v1alpha1.ResultSucceeded, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFleet(t, map[string]string{"a.yaml": pinnedLayer})
-			f.children.Now = func() time.Time { return start.Time }
-			s := f.on(0)
-			pin := pinTo("services", commitOne, "")
-			pin.Result = tc.result
-			s.notes, s.governing, s.child.Status.Rollouts = &layerNotes{}, rollout.Governing{services}, []v1alpha1.ChildRollout{pin}
-			s.run.notes = &notes{began: start.Time}
-			if tc.idle {
-				s.notes.idle = []v1alpha1.RolloutPinnedSource{fleetSource}
-			}
-			s.child.Status.Report = &v1alpha1.Report{Brought: &v1alpha1.ReportBrought{}}
-			if tc.has != "" {
-				s.child.Status.Report.Brought.Objects = []v1alpha1.ReportedSource{{Kind: fleetSource.Kind, Namespace: fleetSource.Namespace, Name: fleetSource.Name, Revision: tc.has}}
-			}
-			s.rendered = &rendered{digest: "sha256:b"}
-			state := record.State{Revision: "r1", Digest: "sha256:a"}
-			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: "r2", Digest: "sha256:a"}
-			err := s.look(t.Context(), &record.Record{Layer: s.key(), Attempted: state, Applied: state, Pinned: tc.pinned}, entry)
-			if isWaitingError(err) != tc.waits || entry.Unpinned != tc.waits || tc.waits && (entry.Revision != "r2" || !strings.Contains(err.Error(), "brought revision "+commitTwo+", and not "+commitOne)) {
-				t.Errorf("%s: %v, and the status says %+v; want it to wait: %t", tc.reason, err, entry, tc.waits)
-			}
-			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
-			m := &moved{spec: &services.Spec}
-			if c := m.cluster(services, s.child, &pin); c.Unpinned != tc.waits || tc.waits && c.Has.Revision != commitTwo {
-				t.Errorf("%s: the Rollout knows of that: %t, %v", tc.reason, c.Unpinned, c.Has)
-			}
-			if want := map[bool]string{false: commitOne}[tc.idle]; s.let() != want {
-				t.Errorf("the record of what is sent says %q of the pin, want %q", s.let(), want)
 			}
 		})
 	}

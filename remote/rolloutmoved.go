@@ -219,7 +219,9 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 	if entry.Digest != "" || entry.Revision != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: entry.Revision, Image: cmp.Or(entry.AgentImage, m.image)}
 	}
-	c.New, c.Unpinned = c.Known && c.Has == nil, entry.Unpinned
+	if c.New, c.Unpinned = c.Known && c.Has == nil, entry.Unpinned; c.Unpinned && c.Has != nil && entry.LastAttemptedDigest != entry.Digest {
+		c.Has.Revision = entry.LastAttemptedRevision // it has a part of that, and goes on with it
+	}
 	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 

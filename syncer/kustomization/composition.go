@@ -1,6 +1,7 @@
 package kustomization
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -43,8 +44,8 @@ type composition struct {
 	versions map[string]map[types.NamespacedName]string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
-	// unpinned Clusters have what a version that knows no Rollouts applied.
-	unpinned map[types.NamespacedName]bool
+	// unpinned Clusters have what a version that knows no Rollouts applied, with its revision.
+	unpinned map[types.NamespacedName]string
 	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
 	releases map[types.NamespacedName][]types.NamespacedName
 }
@@ -114,7 +115,9 @@ func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.sta
 func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
 
 // Unpinned reports whether a version that knows no Rollouts applied that, past the Cluster's pin.
-func (c *Composition) Unpinned(cluster types.NamespacedName) bool { return c.state.unpinned[cluster] }
+func (c *Composition) Unpinned(cluster types.NamespacedName) bool {
+	return c.state.unpinned[cluster] != ""
+}
 
 // Built reports whether it is known what a revision declares: the newest one, one that a
 // Cluster may have, or the last good one.
@@ -201,7 +204,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		}
 	}
 	for cluster := range next.declares {
-		if applied := run.composed.appliedAt(cluster, run.Obj.Status.LastAppliedRevision); complete && applied != "" {
+		if applied := run.composed.appliedAt(cluster, cmp.Or(run.governed.unpinned[cluster], run.Obj.Status.LastAppliedRevision)); complete && applied != "" {
 			next.applied[cluster] = applied
 		}
 	}
@@ -214,8 +217,8 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 }
 
 // appliedAt is the revision at which all of a Cluster is in place after its composition was
-// applied; empty if that is what it was before. before is what the Kustomization applied
-// last before a Rollout came: what a Cluster has that waits for its first revision.
+// applied; empty if that is what it was before. before is what was applied of it last before a
+// Rollout came, or past that: what a Cluster has that waits for its first revision, or for its Rollout to go on.
 func (c *composed) appliedAt(cluster types.NamespacedName, before string) string {
 	if h, held := c.held[cluster]; held {
 		if h.reason == v1alpha1.ReasonRolloutPending {

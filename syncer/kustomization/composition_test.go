@@ -199,8 +199,19 @@ func TestUnpinned(t *testing.T) {
 		heeded  bool
 		release *helmv2.HelmRelease
 		had     *v1alpha1.RolloutRevision
-		want    bool
+		// recorded is what the last attempt that was recorded tried, if that is not what was applied, and rolling
+		// what is being applied since.
+		recorded, rolling string
+		// adopted: the Cluster was taken in with its pin, and past: it came past the Rollout before.
+		adopted, past bool
+		want          bool
 	}{
+		"Unfinished":    {reason: "an earlier version applied the newest, and it does not get healthy", result: v1alpha1.ResultSucceeded, applied: r1, recorded: r2, want: true},
+		"CutOff":        {reason: "it ended while it waited for what it applied", result: v1alpha1.ResultSucceeded, applied: r1, rolling: r2, heeded: true, want: true},
+		"CutOffLater":   {reason: "it ended while it waited for what it applied after another one", result: v1alpha1.ResultSucceeded, applied: "main@sha1:0", rolling: r2, want: true},
+		"CutOffMarked":  {reason: "this version ended in between", result: v1alpha1.ResultSucceeded, applied: r1, mark: r1, rolling: r2, heeded: true},
+		"Taken":         {reason: "this version ended in between, after the Rollout had taken what was there", result: v1alpha1.ResultSucceeded, applied: r1, rolling: r2, past: true},
+		"AdoptedEarly":  {reason: "the Rollout came while something was applied, which all Clusters are not known to have", result: v1alpha1.ResultSucceeded, applied: r1, recorded: r2, rolling: r3, adopted: true},
 		"Mended":        {reason: "it failed at its pin, and has what mended that", result: v1alpha1.ResultFailed, applied: r2, had: &v1alpha1.RolloutRevision{Revision: "main@sha1:0"}, want: true},
 		"Earlier":       {reason: "it has no mark, and another revision was applied", result: v1alpha1.ResultSucceeded, applied: r2, want: true},
 		"Degraded":      {reason: "it was ready at its pin once", result: v1alpha1.ResultDegraded, applied: r2, want: true},
@@ -222,14 +233,26 @@ func TestUnpinned(t *testing.T) {
 			if pin.Result, pin.Had = tc.result, tc.had; tc.result == v1alpha1.ResultDeferred {
 				pin.Reason = v1alpha1.ReasonRollingOut
 			}
+			if pin.Past = tc.past; tc.adopted {
+				pin.Run = 0
+			}
 			r.cluster("a", "").SetAnnotations(map[string]string{v1alpha1.RolloutRevisionAnnotation: tc.mark})
 			if tc.release != nil {
 				r.objects = append(r.objects, tc.release)
 			}
 			s := r.take(func(k *kustomizev1.Kustomization) {
 				k.Status.Inventory = refs(entriesOf("a"))
-				k.Status.LastAppliedRevision = tc.applied
-				status.RecordAttempt(&k.Status.History, status.Attempt{Digest: "sha256:x", Status: meta.ReconciliationSucceededReason, Revision: tc.applied, Rollouts: tc.heeded})
+				k.Status.LastAppliedRevision, k.Status.LastAttemptedRevision = tc.applied, tc.applied
+				last := status.Attempt{Digest: "sha256:x", Status: meta.ReconciliationSucceededReason, Revision: tc.applied, Rollouts: tc.heeded}
+				if tc.recorded != "" {
+					last.Status, last.Revision = meta.HealthCheckFailedReason, tc.recorded
+					k.Status.LastAttemptedRevision = tc.recorded
+				}
+				status.RecordAttempt(&k.Status.History, last)
+				if tc.rolling != "" {
+					k.Status.LastAttemptedRevision = tc.rolling
+					status.MarkProgressing(k, "Running health checks")
+				}
 			})
 			for round := range 2 { // what the first one wrote makes the second one no other
 				if end := s.composes(t, fleetOf(t, r3, "a=v1.36.0"), fleetOf(t, r1, "a=v1.35.0")); end != nil {
@@ -242,6 +265,7 @@ func TestUnpinned(t *testing.T) {
 					t.Errorf("%s: round %d applies %s", tc.reason, round, s.applies())
 				}
 				s.noteApplied(s.run, meta.ReconciliationSucceededReason)
+				status.MarkReady(s.Obj, meta.ReconciliationSucceededReason, "Applied revision: %s", r3)
 				s.noteComposition(s.run, true)
 				c, a := s.Composed(s.name()), types.NamespacedName{Namespace: "apps", Name: "a"}
 				if c.Unpinned(a) != tc.want || tc.want && c.Applied(a) != r2 || status.HeededRollouts(s.Obj.Status.History) == tc.want {

@@ -11,6 +11,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,8 +42,8 @@ type governed struct {
 	pins map[types.NamespacedName]compose.Pin
 	// held Clusters keep what is in place.
 	held map[types.NamespacedName]hold
-	// unpinned are those among them that have what a version that knows no Rollouts applied.
-	unpinned map[types.NamespacedName]bool
+	// unpinned are those among them that have what a version that knows no Rollouts applied, with its revision.
+	unpinned map[types.NamespacedName]string
 	releases compose.Releases
 	// marked are HelmReleases that say which revision a Rollout let them have.
 	marked map[types.NamespacedName]bool
@@ -90,7 +91,7 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	if err := r.Client.List(ctx, children, client.InNamespace(obj.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("cannot list Children: %w", err)
 	}
-	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}, unpinned: map[types.NamespacedName]bool{}}
+	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}, unpinned: map[types.NamespacedName]string{}}
 	if g.releases, g.marked, err = r.releasesIn(ctx, obj.Namespace); err != nil {
 		return nil, err
 	}
@@ -106,11 +107,15 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 		g.releases.Known[name] = true
 		mover := rollout.Of(rollouts, r.labelsOf(name, child.Labels)).Kustomization(obj.Name)
 		g.take(name, mover, child)
-		if pin := rollout.OnRecord(child, mover); g.pins[name].Revision != "" && r.unpinned(obj, name, pin, g) {
+		if g.pins[name].Revision == "" {
+			continue
+		}
+		pin := rollout.OnRecord(child, mover)
+		if has := unheeded(obj, pin); has != "" && r.unpinned(name, pin, has, g) {
 			delete(g.pins, name)
-			g.unpinned[name] = true
+			g.unpinned[name] = has
 			g.held[name] = hold{v1alpha1.ReasonRolloutPending, fmt.Sprintf("an agent of an earlier version applied revision %s, and not %s, which Rollout %s let it have; it stays there until the Rollout goes on from that",
-				obj.Status.LastAppliedRevision, pin.Revision, mover.Name)}
+				has, pin.Revision, mover.Name)}
 		}
 	}
 	if err := r.childless(obj, rollouts, g); err != nil {
@@ -120,13 +125,47 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	return g, nil
 }
 
+// past reports whether Clusters have what a version that knows no Rollouts applied. What the status says of its
+// attempts stays until their Rollout has taken that for what they have: it is all that tells.
+func (g *governed) past() bool { return g != nil && len(g.unpinned) > 0 }
+
+// unheeded is the revision that was applied last of all Clusters, perhaps in part, by who heeded no Rollouts;
+// empty if Rollouts were heeded. Before a run gave a Cluster its pin, what was applied without them is no
+// older version's: of that all counts that was applied completely, which is what the Cluster was taken in with.
+func unheeded(obj *kustomizev1.Kustomization, pin *v1alpha1.ChildRollout) string {
+	s := &obj.Status
+	latest := s.History.Latest()
+	switch {
+	case latest == nil || pin.Run == 0:
+		if status.HeededRollouts(s.History) {
+			return ""
+		}
+		return s.LastAppliedRevision
+	case cutOff(obj) && !pin.Past:
+		return s.LastAttemptedRevision
+	case status.HeededRollouts(s.History):
+		return ""
+	}
+	return status.RevisionOf(latest)
+}
+
+// cutOff reports whether an attempt ended with its process, before anything was recorded of it: while objects of another
+// revision than that of the last one were applied, or waited for. That one was complete, if Rollouts were heeded in it:
+// each Cluster that had its pin has it since.
+func cutOff(obj *kustomizev1.Kustomization) bool {
+	s := &obj.Status
+	ready, latest := apimeta.FindStatusCondition(s.Conditions, meta.ReadyCondition), s.History.Latest()
+	return ready != nil && ready.Reason == meta.ProgressingReason && latest != nil && s.LastAttemptedRevision != status.RevisionOf(latest) &&
+		(!status.HeededRollouts(s.History) || s.LastAppliedRevision == status.RevisionOf(latest))
+}
+
 // unpinned reports whether a Cluster has a revision that came past its Rollout: a version that
-// knows no Rollouts was here, and applied the newest one of all Clusters. To compose them at their pins would change all of them back at once. What a Rollout let
-// a Cluster have is marked on it, which that version takes away. A HelmRelease of several Clusters
-// has no mark if they differ, and tells nothing.
-func (r *Reconciler) unpinned(obj *kustomizev1.Kustomization, cluster types.NamespacedName, pin *v1alpha1.ChildRollout, g *governed) bool {
-	has := obj.Status.LastAppliedRevision
-	if has == "" || !rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has, Image: pin.Image}) || status.HeededRollouts(obj.Status.History) || r.Clusters == nil {
+// knows no Rollouts was here, and applied the newest one of all Clusters. To compose them at their
+// pins would change all of them back at once. What a Rollout let a Cluster have is marked on it,
+// which that version takes away. A HelmRelease of several Clusters has no mark if they differ, and
+// tells nothing.
+func (r *Reconciler) unpinned(cluster types.NamespacedName, pin *v1alpha1.ChildRollout, has string, g *governed) bool {
+	if !rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has, Image: pin.Image}) || r.Clusters == nil {
 		return false
 	}
 	for release, made := range g.releases.Made {

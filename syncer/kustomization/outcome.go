@@ -198,7 +198,7 @@ func (r *Reconciler) failed(ctx context.Context, run *run, reason string, err er
 	// As with Flux the history begins where applying does.
 	if run.cluster != nil && reason != meta.BuildFailedReason {
 		if attempt := run.attempt(reason, r.Now()); attempt.Digest != "" {
-			status.RecordAttempt(&obj.Status.History, attempt)
+			run.recordAttempt(attempt)
 		}
 	}
 	status.MarkFailing(obj, reason, err)
@@ -278,7 +278,7 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 func (r *Reconciler) noteApplied(run *run, reason string) {
 	attempt := run.attempt(reason, r.Now())
 	attempt.Requested = run.requested || len(run.changed()) > 0
-	status.RecordAttempt(&run.Obj.Status.History, attempt)
+	run.recordAttempt(attempt)
 	run.noteRevision()
 }
 

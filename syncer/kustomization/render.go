@@ -22,7 +22,9 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	if run.sweeps = run.known.sweepDue(run.start); run.sweeps {
 		r.Memo.DoubtAll(run.name())
 	}
-	obj.Status.LastAttemptedRevision = run.snapshot.Revision
+	if !run.governed.past() {
+		obj.Status.LastAttemptedRevision = run.snapshot.Revision
+	}
 	run.target = target.Of(obj, r.Targets.ServiceAccount)
 	if r.stands(run) {
 		return nil

@@ -171,7 +171,14 @@ func (run *run) attempt(reason string, now time.Time) status.Attempt {
 	return status.Attempt{
 		Digest: digest, Status: reason, At: now, Took: now.Sub(run.start),
 		Revision: run.snapshot.Revision, OriginRevision: run.snapshot.OriginRevision, Requested: run.requested,
-		Rollouts: run.governed != nil && len(run.governed.unpinned) == 0,
+		Rollouts: run.governed != nil,
+	}
+}
+
+// recordAttempt records an attempt in the history.
+func (run *run) recordAttempt(attempt status.Attempt) {
+	if !run.governed.past() {
+		status.RecordAttempt(&run.Obj.Status.History, attempt)
 	}
 }
 

@@ -34,6 +34,9 @@ func HeededRollouts(h meta.History) bool {
 	return latest != nil && latest.Metadata[byRollouts] != ""
 }
 
+// RevisionOf is the revision that was attempted.
+func RevisionOf(attempt *meta.Snapshot) string { return attempt.Metadata["revision"] }
+
 // RecordAttempt keeps status.history as Flux does: at most five entries, the
 // newest first, one for each digest and status. Unlike Flux it does not count
 // the repetition of what the newest entry already says, so that an interval
