@@ -91,6 +91,11 @@ func TestAgent(t *testing.T) {
 	if c.Image != "registry.example/cascade:v1" {
 		t.Errorf("image is %q", c.Image)
 	}
+	moved := d.DeepCopy()
+	moved.Spec.Template.Spec.Containers[0].Image = "mirror.example/cascade:v1"
+	if got := ImageOf(moved); got != c.Image {
+		t.Errorf("in a cluster with a mirror its image is %q", got)
+	}
 	if got := c.Args[len(c.Args)-2:]; !slices.Equal(got, []string{"--log-level=debug", "--concurrent=8"}) || len(c.Args) < 3 {
 		t.Errorf("args are %q, want the added ones after the agent's own", c.Args)
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -127,6 +128,21 @@ func (o Options) ofTemplate(deployment *unstructured.Unstructured) error {
 		return set("https", "annotations", "prometheus.io/scheme")
 	}
 	return nil
+}
+
+// ImageOf is the image that the Deployment of an agent was made with, empty without a container. What admission in
+// its cluster made of that, such as the address of a mirror, does not count where the agent is told.
+func ImageOf(agent *appsv1.Deployment) string {
+	image := ""
+	for _, c := range agent.Spec.Template.Spec.Containers {
+		for _, e := range c.Env {
+			if e.Name == imageVariable && e.Value != "" {
+				return e.Value
+			}
+		}
+		image = cmp.Or(image, c.Image)
+	}
+	return image
 }
 
 func (o Options) ofContainer(_, container map[string]any) error {

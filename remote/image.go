@@ -1,16 +1,19 @@
 package remote
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/remote/reason"
 )
 
@@ -40,6 +43,36 @@ func imageOf(layer *v1alpha1.Layer) (string, error) {
 		return layer.Status.AgentImage, nil
 	}
 	return "", reason.Because(v1alpha1.ReasonProgressing, errNoImage)
+}
+
+// agentImage is the image of the agent in the child, empty if there is none.
+func (p *push) agentImage(ctx context.Context) (string, error) {
+	if p.installed == nil {
+		agent := &appsv1.Deployment{}
+		if err := p.readOwn(ctx, "/apis/apps/v1", "deployments", v1alpha1.AgentName, agent); client.IgnoreNotFound(err) != nil {
+			return "", cannotReach(fmt.Errorf("cannot read the Deployment of the child's agent: %w", err))
+		}
+		image := deploy.ImageOf(agent)
+		p.installed = &image
+	}
+	return *p.installed, nil
+}
+
+// noteImage has the Child's status say which image the agent of a layer has in the child that waits for a Rollout, where
+// nobody noted that: before the Rollout came, or past it. Where there is no agent, any will do.
+func (s *seeding) noteImage(ctx context.Context, entry *v1alpha1.ChildLayer) error {
+	if s.layer.Spec.Agent == nil || entry.Digest == "" || entry.AgentImage != "" || !s.governing.Layer(s.layer.Name).Moves() || s.postponed() != nil {
+		return nil
+	}
+	image, err := s.agentImage(ctx)
+	if err != nil {
+		return err
+	}
+	if image == "" {
+		image, _ = s.imageOf() // of a layer that is seen for the first time it is known a moment later
+	}
+	entry.AgentImage = image
+	return nil
 }
 
 // errNoImage: the layer was seen for the first time a moment ago.

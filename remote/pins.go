@@ -116,42 +116,53 @@ func (s *seeding) moves() []v1alpha1.RolloutPinnedSource {
 // would change all of them back at once, so that nothing is sent before the Rollout has taken what
 // is there for what the child has. A child that was restored from a backup has a record of then,
 // with its pin, and is brought back.
-func (s *seeding) unpinned(rec *record.Record, entry *v1alpha1.ChildLayer) error {
+func (s *seeding) unpinned(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) error {
 	entry.Unpinned = false
 	if rec.Pinned != "" || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
 		return nil
 	}
-	has, pin, by := s.past(rec, entry)
-	if entry.Unpinned = has != ""; !entry.Unpinned {
-		return nil
+	has, pin, by, err := s.past(ctx, rec, entry)
+	if entry.Unpinned = by != ""; !entry.Unpinned {
+		return err
 	}
 	noteRecord(entry, rec)
-	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought revision %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there", has, pin, by)
+	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there", has, pin, by)
 }
 
-// past is a revision that the child has of the layer, or of an object of it, and that came past the Rollout
-// of a pin; empty if there is none. Of objects the child's own agent tells.
-func (s *seeding) past(rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string) {
+// past is what the child has of the layer, or of an object of it, and what of its pin, if that came past the Rollout of the
+// pin; empty if it did not. Of objects the child's own agent tells.
+func (s *seeding) past(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string, err error) {
 	if s.pin != nil {
 		mover := s.governing.Layer(s.layer.Name)
-		has := sentOf(rec, entry)
-		if rollout.IsPast(rollout.OnRecord(s.child, mover), v1alpha1.RolloutRevision{Revision: has, Image: s.pin.Image}) {
-			return has, s.pin.Revision, mover.Name
+		is := v1alpha1.RolloutRevision{Revision: sentOf(rec, entry), Image: s.pin.Image}
+		if is.Image != "" && s.layer.Spec.Agent != nil {
+			image, err := s.agentImage(ctx)
+			if err != nil {
+				return "", "", "", err
+			}
+			is.Image = cmp.Or(image, is.Image)
+		}
+		if rollout.IsPast(rollout.OnRecord(s.child, mover), is) {
+			entry.AgentImage = is.Image
+			if is.Revision == s.pin.Revision {
+				return "the agent " + is.Image, s.pin.Image, mover.Name, nil
+			}
+			return "revision " + is.Revision, s.pin.Revision, mover.Name, nil
 		}
 	}
 	said := s.child.Status.Report
 	if said == nil {
-		return "", "", ""
+		return "", "", "", nil
 	}
 	for _, o := range s.moves() {
 		mover := s.governing.Object(o)
 		pin := rollout.OnRecord(s.child, mover)
 		has, _ := report.BroughtRevision(said, o)
 		if has != "" && pin != nil && !isContent(o.Kind, has, pin.Revision) && rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has}) {
-			return has, pin.Revision, mover.Name
+			return "revision " + has, pin.Revision, mover.Name, nil
 		}
 	}
-	return "", "", ""
+	return "", "", "", nil
 }
 
 // sentOf is the revision that was sent last, perhaps in part. A later commit with the same content is
@@ -269,6 +280,9 @@ func (s *seeding) waits(ctx context.Context, entry *v1alpha1.ChildLayer, why err
 		if err := s.repaired(func() error { return s.noteApplied(ctx, entry) }); err != nil {
 			return err
 		}
+	}
+	if err := s.repaired(func() error { return s.noteImage(ctx, entry) }); err != nil {
+		return err
 	}
 	if !entry.Ready {
 		return why

@@ -243,13 +243,13 @@ func TestObjectPins(t *testing.T) {
 // says that it waits.
 func TestWaits(t *testing.T) {
 	why := waitsBecause(v1alpha1.ReasonRolloutPending, "waits")
-	s := &seeding{push: &push{run: &run{}}, notes: &layerNotes{noted: true}}
+	s := &seeding{push: &push{run: &run{}}, layer: layerOn("base"), notes: &layerNotes{noted: true}}
 	entry := &v1alpha1.ChildLayer{Ready: true, Revision: "r1"}
 	if err := s.waits(t.Context(), entry, why); err != nil || !s.complete || s.standing != "waits" || entry.Revision != "r1" {
 		t.Errorf("in place: %v, %t, %q at %s", err, s.complete, s.standing, entry.Revision)
 	}
 	entry.Ready = false
-	s = &seeding{push: &push{run: &run{}}, notes: &layerNotes{noted: true}}
+	s = &seeding{push: &push{run: &run{}}, layer: layerOn("base"), notes: &layerNotes{noted: true}}
 	if err := s.waits(t.Context(), entry, why); !errors.Is(err, why) || s.complete || s.standing != "" {
 		t.Errorf("not in place: %v, %t, %q", err, s.complete, s.standing)
 	}

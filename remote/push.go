@@ -55,6 +55,8 @@ type push struct {
 	records *apply.Sweep
 	// listed are the records of the layers as one list showed them, until they are used.
 	listed map[string]*corev1.ConfigMap
+	// installed is the image of the child's agent, nil until it is read.
+	installed *string
 	// foreign: another management cluster has the record of a layer.
 	foreign bool
 }

@@ -47,15 +47,21 @@ func (p *push) readRecord(ctx context.Context, name string) (*corev1.ConfigMap, 
 		return cm, err
 	}
 	cm = &corev1.ConfigMap{}
-	err = p.session.Read(ctx, "/api/v1/namespaces/"+v1alpha1.AgentNamespace+"/configmaps/"+name, cm)
+	return cm, p.readOwn(ctx, "/api/v1", "configmaps", name, cm)
+}
+
+// readOwn reads an object of the agent's namespace in the child, with the kubeconfig if the parent's own
+// account may not.
+func (p *push) readOwn(ctx context.Context, api, kind, name string, into client.Object) error {
+	err := p.session.Read(ctx, api+"/namespaces/"+v1alpha1.AgentNamespace+"/"+kind+"/"+name, into)
 	if !apierrors.IsForbidden(err) {
-		return cm, err
+		return err
 	}
 	admin, err := p.session.Administrator(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return cm, admin.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: name}, cm)
+	return admin.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: name}, into)
 }
 
 // fewRecords are read one by one.
@@ -300,7 +306,7 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 	if err := s.behind(ctx, rec); err != nil {
 		return err
 	}
-	if err := s.unpinned(rec, entry); err != nil {
+	if err := s.unpinned(ctx, rec, entry); err != nil {
 		return err
 	}
 	ready := entry.Ready || unsent(entry.Reason)

@@ -217,7 +217,15 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 	// What an entry says of a child that this process has not asked yet is on record there.
 	c.Known = entry.Revision != "" || entry.Digest != "" || entry.Reason == v1alpha1.ReasonRolloutPending
 	if entry.Digest != "" || entry.Revision != "" {
-		c.Has = &v1alpha1.RolloutRevision{Revision: entry.Revision, Image: cmp.Or(entry.AgentImage, m.image)}
+		c.Has = &v1alpha1.RolloutRevision{Revision: entry.Revision, Image: entry.AgentImage}
+		switch {
+		case entry.AgentImage != "" || m.image == "":
+		case pin != nil:
+			c.Has.Image = pin.Image
+		default:
+			// The layer's own may be newer, and would be in all of them at once. Who waits for the Rollout looks.
+			c.Known, c.Has = false, nil
+		}
 	}
 	if c.New, c.Unpinned = c.Known && c.Has == nil, entry.Unpinned; c.Unpinned && c.Has != nil && entry.LastAttemptedDigest != entry.Digest {
 		c.Has.Revision = entry.LastAttemptedRevision // it has a part of that, and goes on with it

@@ -223,7 +223,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 
 // has records the revision that the child has of the layer.
 func (s *seeding) has(entry *v1alpha1.ChildLayer) {
-	entry.Revision, entry.LastAttemptedRevision, entry.AgentImage = s.revision(), s.revision(), ""
+	entry.Revision, entry.LastAttemptedRevision, entry.AgentImage = s.revision(), s.revision(), s.image
 	if s.pin != nil {
 		entry.AgentImage = s.pin.Image
 	}

@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"cmp"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -30,30 +32,41 @@ func TestUnpinned(t *testing.T) {
 		waits  bool
 		// part is what was sent last, in part, if that is not what is there.
 		part record.State
+		// image of the child's agent, if that is not the one of the pin.
+		image string
 	}{
-		"Part":      {"an earlier version sent the newest one, and the child refused some of it", at("r1"), "", at("r1"), v1alpha1.ResultSucceeded, true, at("r2")},
-		"PartAfter": {"and another one before that", at("r0"), "", at("r0"), v1alpha1.ResultSucceeded, true, at("r2")},
-		"PartGiven": {"the Rollout gave it its pin, a part of which was sent", at("r0"), "", at("r0"), v1alpha1.ResultUpdating, false, at("r1")},
-		"Mended":    {"it failed at its pin, and has what an earlier version mended that with", at("r2"), "", at("r2"), v1alpha1.ResultFailed, true, record.State{}},
-		"Offline":   {"it was lost before it got its pin, by a version that did not say so", at("r0"), "", at("r0"), v1alpha1.ResultUnreachable, false, record.State{}},
-		"Earlier":   {"an earlier version gave it the newest one", at("r2"), "", at("r2"), v1alpha1.ResultSucceeded, true, record.State{}},
-		"Ended":     {"it ended before it wrote the status", at("r2"), "", at("r1"), v1alpha1.ResultSucceeded, true, record.State{}},
-		"Degraded":  {"it was ready at its pin once", at("r2"), "", at("r2"), v1alpha1.ResultDegraded, true, record.State{}},
-		"PutOff":    {"it was ready at its pin once, and left alone since, as it is upgraded", at("r2"), "", at("r2"), v1alpha1.ResultDeferred, true, record.State{}},
-		"Restored":  {"the child is of a backup, with its record", at("r0"), "r0", at("r1"), v1alpha1.ResultSucceeded, false, record.State{}},
-		"Given":     {"the Rollout has given it another one since", at("r0"), "", at("r0"), v1alpha1.ResultUpdating, false, record.State{}},
-		"InPlace":   {"nothing happened since the upgrade", at("r1"), "", at("r1"), v1alpha1.ResultSucceeded, false, record.State{}},
-		"Later":     {"the pin has the content of an earlier commit, which is in the record", record.State{Revision: "r0", Digest: "sha256:x"}, "", record.State{Revision: "r1", Digest: "sha256:x"}, v1alpha1.ResultSucceeded, false, record.State{}},
-		"Same":      {"and the status does not tell", record.State{Revision: "r0", Digest: "sha256:of-r1"}, "", record.State{Revision: "r0", Digest: "sha256:of-r1"}, v1alpha1.ResultSucceeded, false, record.State{}},
-		"FirstPush": {"the child has nothing of the layer", record.State{}, "", at("r1"), v1alpha1.ResultSucceeded, false, record.State{}},
+		"Image":     {"an earlier version sent the agent of the layer", record.State{Revision: "r1", Digest: "sha256:x"}, "", record.State{Revision: "r1", Digest: "sha256:x"}, v1alpha1.ResultSucceeded, true, record.State{}, "cascade:v1"},
+		"BothMoved": {"an earlier version sent both, and the layer has yet another agent", at("r2"), "", at("r2"), v1alpha1.ResultSucceeded, true, record.State{}, "cascade:v1"},
+		"NoSource":  {"the agent is all that there is", record.State{Digest: "sha256:x"}, "", record.State{Digest: "sha256:x"}, v1alpha1.ResultSucceeded, true, record.State{}, "cascade:v1"},
+		"Variable":  {"the cluster has another variable", record.State{Revision: "r1", Digest: "sha256:x"}, "", record.State{Revision: "r1", Digest: "sha256:x"}, v1alpha1.ResultSucceeded, false, record.State{}, ""},
+		"Part":      {"an earlier version sent the newest one, and the child refused some of it", at("r1"), "", at("r1"), v1alpha1.ResultSucceeded, true, at("r2"), ""},
+		"PartAfter": {"and another one before that", at("r0"), "", at("r0"), v1alpha1.ResultSucceeded, true, at("r2"), ""},
+		"PartGiven": {"the Rollout gave it its pin, a part of which was sent", at("r0"), "", at("r0"), v1alpha1.ResultUpdating, false, at("r1"), ""},
+		"Mended":    {"it failed at its pin, and has what an earlier version mended that with", at("r2"), "", at("r2"), v1alpha1.ResultFailed, true, record.State{}, ""},
+		"Offline":   {"it was lost before it got its pin, by a version that did not say so", at("r0"), "", at("r0"), v1alpha1.ResultUnreachable, false, record.State{}, ""},
+		"Earlier":   {"an earlier version gave it the newest one", at("r2"), "", at("r2"), v1alpha1.ResultSucceeded, true, record.State{}, ""},
+		"Ended":     {"it ended before it wrote the status", at("r2"), "", at("r1"), v1alpha1.ResultSucceeded, true, record.State{}, ""},
+		"Degraded":  {"it was ready at its pin once", at("r2"), "", at("r2"), v1alpha1.ResultDegraded, true, record.State{}, ""},
+		"PutOff":    {"it was ready at its pin once, and left alone since, as it is upgraded", at("r2"), "", at("r2"), v1alpha1.ResultDeferred, true, record.State{}, ""},
+		"Restored":  {"the child is of a backup, with its record", at("r0"), "r0", at("r1"), v1alpha1.ResultSucceeded, false, record.State{}, ""},
+		"Given":     {"the Rollout has given it another one since", at("r0"), "", at("r0"), v1alpha1.ResultUpdating, false, record.State{}, ""},
+		"InPlace":   {"nothing happened since the upgrade", at("r1"), "", at("r1"), v1alpha1.ResultSucceeded, false, record.State{}, ""},
+		"Later":     {"the pin has the content of an earlier commit, which is in the record", record.State{Revision: "r0", Digest: "sha256:x"}, "", record.State{Revision: "r1", Digest: "sha256:x"}, v1alpha1.ResultSucceeded, false, record.State{}, ""},
+		"Same":      {"and the status does not tell", record.State{Revision: "r0", Digest: "sha256:of-r1"}, "", record.State{Revision: "r0", Digest: "sha256:of-r1"}, v1alpha1.ResultSucceeded, false, record.State{}, ""},
+		"FirstPush": {"the child has nothing of the layer", record.State{}, "", at("r1"), v1alpha1.ResultSucceeded, false, record.State{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
 			f.children.Now = func() time.Time { return start.Time }
 			s := f.on(0)
-			pin := pinTo("base", "r1", "")
+			pin := pinTo("base", "r1", "cascade:v2")
+			if name == "NoSource" {
+				pin.Revision = ""
+			}
+			s.layer.Spec.Agent, s.layer.Status.AgentImage = &v1alpha1.AgentSpec{}, "cascade:v3"
+			s.installed = new(cmp.Or(tc.image, pin.Image))
 			if pin.Result = tc.result; tc.result == v1alpha1.ResultFailed || tc.result == v1alpha1.ResultUpdating {
-				pin.Had = &v1alpha1.RolloutRevision{Revision: "r0"}
+				pin.Had = &v1alpha1.RolloutRevision{Revision: "r0", Image: pin.Image}
 			}
 			if tc.result == v1alpha1.ResultDeferred {
 				pin.Reason = v1alpha1.ReasonRollingOut
@@ -66,6 +79,11 @@ func TestUnpinned(t *testing.T) {
 			if tc.part.Digest != "" {
 				rec.Attempted = tc.part
 			}
+			has := v1alpha1.RolloutRevision{Revision: "r2", Image: *s.installed}
+			brought := "brought revision r2, and not r1"
+			if tc.has.Revision == pin.Revision && tc.part.Digest == "" {
+				has.Revision, brought = pin.Revision, "brought the agent cascade:v1, and not cascade:v2"
+			}
 			err := s.look(t.Context(), rec, entry)
 			s.notes = &layerNotes{}
 			// What the first look left is what a process finds that begins before anything was sent.
@@ -75,15 +93,15 @@ func TestUnpinned(t *testing.T) {
 			if isWaitingError(err) != tc.waits || err != nil && reason.Of(err) != v1alpha1.ReasonRolloutPending || s.notes.looked == tc.waits {
 				t.Errorf("%s: %v, looked at %t; want it to wait: %t", tc.reason, err, s.notes.looked, tc.waits)
 			}
-			if entry.Unpinned != tc.waits || tc.waits && (!entry.Ready || entry.LastAttemptedRevision != "r2" || !strings.Contains(err.Error(), "brought revision r2, and not r1")) {
+			if entry.Unpinned != tc.waits || tc.waits && (!entry.Ready || !strings.Contains(err.Error(), brought)) {
 				t.Errorf("%s: the status says %+v: %v", tc.reason, entry, err)
 			}
-			m := &moved{layer: f.layer}
+			m := &moved{layer: f.layer, image: "cascade:v3"}
 			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
-			if c := m.cluster(base, s.child, &pin); c.Unpinned != tc.waits || tc.waits && c.Has.Revision != "r2" {
+			if c := m.cluster(base, s.child, &pin); c.Unpinned != tc.waits || tc.waits && *c.Has != has {
 				t.Errorf("%s: the Rollout knows of that: %t, %v", tc.reason, c.Unpinned, c.Has)
 			}
-			if s.let() != "r1" {
+			if s.let() != cmp.Or(pin.Revision, pin.Image) {
 				t.Errorf("the record of what is sent says %q of the pin", s.let())
 			}
 		})
@@ -137,6 +155,45 @@ func TestUnpinnedObject(t *testing.T) {
 			}
 			if want := map[bool]string{false: commitOne}[tc.idle]; s.let() != want {
 				t.Errorf("the record of what is sent says %q of the pin, want %q", s.let(), want)
+			}
+		})
+	}
+}
+
+// TestAgentUntold: which agent a child has that nothing is on record of is looked up there. The agent of the layer may be
+// newer, and would be in all children at once.
+func TestAgentUntold(t *testing.T) {
+	base := rolloutNamed("base", movesLayer("base"))
+	for name, tc := range map[string]struct {
+		reason       string
+		noted, there string
+		want         string
+	}{
+		"Earlier": {"an agent of before, or no Rollout, brought it", "", "cascade:v1", "cascade:v1"},
+		"Gone":    {"there is none to be moved", "", "", "cascade:v3"},
+		"Noted":   {"a Rollout brought it", "cascade:v2", "cascade:v1", "cascade:v2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+			f.children.Now = func() time.Time { return start.Time }
+			s := f.on(0)
+			s.layer.Spec.Agent, s.layer.Status.AgentImage = &v1alpha1.AgentSpec{}, "cascade:v3"
+			s.notes, s.governing, s.installed, s.session = &layerNotes{noted: true}, rollout.Governing{base}, &tc.there, sessionOf(t, s.run)
+			m := &moved{layer: f.layer, image: "cascade:v3"}
+			s.child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Revision: "r1", Digest: "sha256:1", AgentImage: tc.noted}}
+			entry := &s.child.Status.Layers[0]
+			if c := m.cluster(base, s.child, nil); c.Known != (tc.noted != "") || c.New {
+				t.Errorf("%s: before it was asked it has %+v, new %t", tc.reason, c.Has, c.New)
+			}
+			if err := s.waits(t.Context(), entry, errors.New("RolloutPending")); err != nil {
+				t.Fatal(err)
+			}
+			if c := m.cluster(base, s.child, nil); !c.Known || *c.Has != (v1alpha1.RolloutRevision{Revision: "r1", Image: tc.want}) {
+				t.Errorf("%s: it has %+v, want %s", tc.reason, c.Has, tc.want)
+			}
+			s.snapshot, s.image = &source.Snapshot{Revision: "r2"}, "cascade:v0"
+			if s.has(entry); m.cluster(base, s.child, nil).Has.Image != s.image {
+				t.Error("what is brought before a Rollout comes is not on record")
 			}
 		})
 	}

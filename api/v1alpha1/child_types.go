@@ -183,8 +183,8 @@ type ChildLayer struct {
 	Held *Held `json:"held,omitempty"`
 	// Since is when Ready or Reason changed.
 	Since metav1.Time `json:"since"`
-	// AgentImage of the layer, of the revision that was applied completely last, where a
-	// Rollout moves the layer.
+	// AgentImage of the layer, of the revision that was applied completely last, where the layer
+	// installs the agent.
 	// +optional
 	AgentImage string `json:"agentImage,omitempty"`
 	// Unpinned: a version that knows no Rollouts applied the layer, after a Rollout had let the
