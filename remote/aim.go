@@ -76,7 +76,7 @@ func (a aims) of(child *v1alpha1.Child) aim {
 	if pin != nil {
 		is.pinned = pin.Revision
 	}
-	if entry := entryOf(child, a.layer); entry != nil && entry.Unpinned {
+	if entry := entryOf(child, a.layer); entry != nil && entry.Past == mover.Name {
 		is.waits, is.pinned = true, entry.Revision // it stays there until the Rollout goes on from that
 	}
 	if wanted != nil {

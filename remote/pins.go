@@ -117,12 +117,11 @@ func (s *seeding) moves() []v1alpha1.RolloutPinnedSource {
 // is there for what the child has. A child that was restored from a backup has a record of then,
 // with its pin, and is brought back.
 func (s *seeding) unpinned(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) error {
-	entry.Unpinned = false
 	if rec.Pinned != "" || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
 		return nil
 	}
 	has, pin, by, err := s.past(ctx, rec, entry)
-	if entry.Unpinned = by != ""; !entry.Unpinned {
+	if entry.Past = by; by == "" {
 		return err
 	}
 	noteRecord(entry, rec)

@@ -343,7 +343,7 @@ func TestAims(t *testing.T) {
 	fresh := mover.DeepCopy()
 	fresh.Status.Run = nil
 	past := child("a", "r3", pinTo("base", "r2", ""))
-	past.Status.Layers[0].Unpinned = true
+	past.Status.Layers[0].Past = "base"
 	pending := child("a", "")
 	pending.Status.Layers[0] = v1alpha1.ChildLayer{Name: "base", Reason: v1alpha1.ReasonRolloutPending, Message: "waits"}
 	for name, tc := range map[string]struct {

@@ -67,6 +67,9 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 	vars := clusterVariables(cluster, r.child)
 	p := &push{run: r, session: session, cluster: cluster, vars: vars, begun: r.Now()}
 	defer p.end()
+	for i := range r.child.Status.Layers {
+		r.child.Status.Layers[i].Past = "" // before it is looked at, which one that is suspended is not
+	}
 	for _, layer := range selected {
 		p.layers = append(p.layers, &seeding{push: p, layer: layer, vars: maps.Clone(vars), notes: r.notes.of(layer.Name)})
 	}

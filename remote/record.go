@@ -278,7 +278,6 @@ func (s *seeding) adopt(rec *record.Record, entry *v1alpha1.ChildLayer, inputs s
 		return false
 	}
 	noteRecord(entry, rec)
-	entry.Unpinned = false
 	s.notes.sent = sent
 	s.notes.inputs, s.notes.requested, s.notes.as = inputs, s.requested(), s.as
 	s.looked()

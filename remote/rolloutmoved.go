@@ -227,7 +227,7 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 			c.Known, c.Has = false, nil
 		}
 	}
-	if c.New, c.Unpinned = c.Known && c.Has == nil, entry.Unpinned; c.Unpinned && c.Has != nil && entry.LastAttemptedDigest != entry.Digest {
+	if c.New, c.Unpinned = c.Known && c.Has == nil, pin != nil && entry.Past == pin.Name; c.Unpinned && c.Has != nil && entry.LastAttemptedDigest != entry.Digest {
 		c.Has.Revision = entry.LastAttemptedRevision // it has a part of that, and goes on with it
 	}
 	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
@@ -249,7 +249,7 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 	c.Known, c.New = true, report.HasNothing(said, *m.spec.Moves.Source)
 	if has != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
-		c.Unpinned = pin != nil && !isContent(m.spec.Moves.Source.Kind, has, pin.Revision) && slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Unpinned })
+		c.Unpinned = pin != nil && !isContent(m.spec.Moves.Source.Kind, has, pin.Revision) && slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Past == pin.Name })
 	}
 	c.Ready = pin != nil && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
 }

@@ -104,12 +104,12 @@ func TestStandsElsewhere(t *testing.T) {
 			of.Accounts = &account.Accounts{}
 			of.child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "one"}
 			of.child.Status.Conditions = append(of.child.Status.Conditions, metav1.Condition{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue})
-			tc.entry.Name = "base"
+			tc.entry.Name, tc.entry.Past = "base", "waves"
 			of.child.Status.Layers = []v1alpha1.ChildLayer{tc.entry}
 			layers := []*v1alpha1.Layer{layerOn("base")}
 			for range 2 {
 				of.seedAll(t.Context(), sessionOf(t, of.run), capibridge.Cluster{Paused: true, InfrastructureProvisioned: true, ControlPlaneInitialized: true}, layers)
-				if entry := entryOf(of.child, "base"); entry.Ready || entry.Reason != tc.paused {
+				if entry := entryOf(of.child, "base"); entry.Ready || entry.Reason != tc.paused || entry.Past != "" {
 					t.Fatalf("%s: while its Cluster is paused the layer is %+v", tc.reason, entry)
 				}
 			}

@@ -74,7 +74,7 @@ func TestUnpinned(t *testing.T) {
 			s.notes, s.governing, s.child.Status.Rollouts, s.pin = &layerNotes{}, rollout.Governing{base}, []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
 			s.run.notes = &notes{began: start.Time}
 			s.snapshot, s.rendered = &source.Snapshot{Revision: "r1"}, &rendered{digest: "sha256:of-r1"}
-			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: tc.said.Revision, Digest: tc.said.Digest, Unpinned: !tc.waits}
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: tc.said.Revision, Digest: tc.said.Digest}
 			rec := &record.Record{Layer: s.key(), Attempted: tc.has, Applied: tc.has, Pinned: tc.pinned}
 			if tc.part.Digest != "" {
 				rec.Attempted = tc.part
@@ -93,7 +93,7 @@ func TestUnpinned(t *testing.T) {
 			if isWaitingError(err) != tc.waits || err != nil && reason.Of(err) != v1alpha1.ReasonRolloutPending || s.notes.looked == tc.waits {
 				t.Errorf("%s: %v, looked at %t; want it to wait: %t", tc.reason, err, s.notes.looked, tc.waits)
 			}
-			if entry.Unpinned != tc.waits || tc.waits && (!entry.Ready || !strings.Contains(err.Error(), brought)) {
+			if entry.Past != map[bool]string{true: "base"}[tc.waits] || tc.waits && (!entry.Ready || !strings.Contains(err.Error(), brought)) {
 				t.Errorf("%s: the status says %+v: %v", tc.reason, entry, err)
 			}
 			m := &moved{layer: f.layer, image: "cascade:v3"}
@@ -145,13 +145,18 @@ func TestUnpinnedObject(t *testing.T) {
 			state := record.State{Revision: "r1", Digest: "sha256:a"}
 			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: "r2", Digest: "sha256:a"}
 			err := s.look(t.Context(), &record.Record{Layer: s.key(), Attempted: state, Applied: state, Pinned: tc.pinned}, entry)
-			if isWaitingError(err) != tc.waits || entry.Unpinned != tc.waits || tc.waits && (entry.Revision != "r2" || !strings.Contains(err.Error(), "brought revision "+commitTwo+", and not "+commitOne)) {
+			if isWaitingError(err) != tc.waits || entry.Past != map[bool]string{true: "services"}[tc.waits] || tc.waits && (entry.Revision != "r2" || !strings.Contains(err.Error(), "brought revision "+commitTwo+", and not "+commitOne)) {
 				t.Errorf("%s: %v, and the status says %+v; want it to wait: %t", tc.reason, err, entry, tc.waits)
 			}
 			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
 			m := &moved{spec: &services.Spec}
 			if c := m.cluster(services, s.child, &pin); c.Unpinned != tc.waits || tc.waits && c.Has.Revision != commitTwo {
 				t.Errorf("%s: the Rollout knows of that: %t, %v", tc.reason, c.Unpinned, c.Has)
+			}
+			entry.Past = "base" // of the layer itself, or of another object
+			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
+			if m.cluster(services, s.child, &pin).Unpinned {
+				t.Errorf("%s: what came past another Rollout is taken for what came past this one", tc.reason)
 			}
 			if want := map[bool]string{false: commitOne}[tc.idle]; s.let() != want {
 				t.Errorf("the record of what is sent says %q of the pin, want %q", s.let(), want)

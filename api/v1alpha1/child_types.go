@@ -187,11 +187,11 @@ type ChildLayer struct {
 	// installs the agent.
 	// +optional
 	AgentImage string `json:"agentImage,omitempty"`
-	// Unpinned: a version that knows no Rollouts applied the layer, after a Rollout had let the
-	// child have another revision of it, or of an object in it. Nothing is pushed before the
-	// Rollout goes on from what is there.
+	// Past names the Rollout past which a version that knows no Rollouts applied the layer, or an
+	// object in it, as the last run found. Nothing is pushed before the Rollout goes on from what is
+	// there.
 	// +optional
-	Unpinned bool `json:"unpinned,omitempty"`
+	Past string `json:"past,omitempty"`
 	// Objects that the layer answers for in this child.
 	// +optional
 	Objects int32 `json:"objects,omitempty"`
