@@ -7,6 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	events "k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
@@ -201,5 +210,38 @@ func TestAgentUntold(t *testing.T) {
 				t.Error("what is brought before a Rollout comes is not on record")
 			}
 		})
+	}
+}
+
+// TestHadOnRecord: what a child had when it was given something else is on record with that.
+func TestHadOnRecord(t *testing.T) {
+	layer := layerOn("base")
+	layer.Namespace, layer.Spec.Agent = "fleet", &v1alpha1.AgentSpec{}
+	layer.Spec.Agent.Image, layer.Spec.ClusterSelector.MatchLabels = "cascade:v2", map[string]string{"tier": "tenant"}
+	had := v1alpha1.RolloutRevision{Image: "cascade:v1"}
+	o := rolloutNamed("base", movesLayer("base"))
+	o.Spec.Waves, o.Spec.Deadline.Duration = []v1alpha1.RolloutWave{{Name: "all", MaxConcurrent: intstr.FromInt32(1)}}, time.Minute
+	o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: had, Run: 1}
+	child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}})
+	child.Labels = layer.Spec.ClusterSelector.MatchLabels
+	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Digest: "sha256:1", AgentImage: had.Image}}
+	child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "base", RolloutRevision: had, Run: 1, Result: v1alpha1.ResultSucceeded}}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(layer, o, &child).WithStatusSubresource(o, &child).Build()
+	r := &Rollouts{
+		Client: c, Reader: c, rollouts: &rolloutKind{now: time.Now, served: true}, Events: events.NewFakeRecorder(100),
+		Metrics: NewRolloutMetrics(prometheus.NewRegistry()), Now: func() time.Time { return start.Time }, Snapshots: source.NewSnapshots(), exchange: &exchange{},
+	}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(&child), &child); err != nil {
+		t.Fatal(err)
+	}
+	if pin := child.Status.Rollouts[0]; pin.Image != "cascade:v2" || pin.Had == nil || *pin.Had != had {
+		t.Errorf("on record is %+v", pin)
 	}
 }
