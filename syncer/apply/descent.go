@@ -24,9 +24,6 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
-// identitiesChain bounds how many identities may stand behind one another.
-const identitiesChain = 8
-
 // takingDown is for how long what is being deleted counts as one that needs keys which it only says are its own:
 // longer than a Cluster takes to go, and not for good.
 const takingDown = 6 * time.Hour
@@ -211,13 +208,14 @@ func (a *Applier) identifies(ctx context.Context, e inventory.Entry, k *lookups)
 	return userOf(e, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, uses) })
 }
 
-// userOf names the first that uses an identity and needs it.
+// userOf names the first that uses an identity, or another one behind which it stands, and needs it.
 func userOf(e inventory.Entry, k *lookups, needs func(*unstructured.Unstructured) (bool, error)) (string, error) {
-	// An identity may stand behind another.
-	for range identitiesChain {
+	seen := map[string]bool{e.ID(): true}
+	for queue := []inventory.Entry{e}; len(queue) > 0; queue = queue[1:] {
+		at := queue[0]
 		for i := range k.users {
 			u := &k.users[i]
-			if !clusterapi.NamesIdentity(u, clusterapi.IdentityField, e.Namespace, e.Kind, e.Name) {
+			if !clusterapi.NamesIdentity(u, clusterapi.IdentityField, at.Namespace, at.Kind, at.Name) {
 				continue
 			}
 			if needed, err := needs(u); err != nil {
@@ -226,13 +224,13 @@ func userOf(e inventory.Entry, k *lookups, needs func(*unstructured.Unstructured
 				return clusterNameOf(u), nil
 			}
 		}
-		at := slices.IndexFunc(k.identities, func(i unstructured.Unstructured) bool {
-			return clusterapi.NamesIdentity(&i, clusterapi.SourceIdentityField, e.Namespace, e.Kind, e.Name)
-		})
-		if at < 0 {
-			break
+		for i := range k.identities {
+			before := inventory.Of(&k.identities[i])
+			if !seen[before.ID()] && clusterapi.NamesIdentity(&k.identities[i], clusterapi.SourceIdentityField, at.Namespace, at.Kind, at.Name) {
+				seen[before.ID()] = true
+				queue = append(queue, before)
+			}
 		}
-		e = inventory.Of(&k.identities[at])
 	}
 	return "", nil
 }

@@ -33,7 +33,12 @@ func parsed(t *testing.T, text string) *unstructured.Unstructured {
 
 func TestUserOf(t *testing.T) {
 	static := inventory.Entry{Name: "keys", Group: clusterapi.InfrastructureGroup, Kind: "AWSClusterStaticIdentity", Version: "v1beta2"}
-	role := *parsed(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: role}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: keys}}")
+	assumed := func(name, source string) unstructured.Unstructured {
+		return *parsed(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: "+name+"}\nspec: {sourceIdentityRef: "+source+"}")
+	}
+	role := assumed("role", "{kind: AWSClusterStaticIdentity, name: keys}")
+	others := []unstructured.Unstructured{assumed("first", "{kind: AWSClusterStaticIdentity, name: keys}"), role, assumed("third", "{kind: AWSClusterRoleIdentity, name: role}")}
+	circle := []unstructured.Unstructured{role, assumed("other", "{kind: AWSClusterRoleIdentity, name: role}"), assumed("role", "{kind: AWSClusterRoleIdentity, name: other}")}
 	itself := *parsed(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: keys}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: keys}}")
 	user := func(ref string) unstructured.Unstructured {
 		return *parsed(t, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSCluster\nmetadata: {name: prod-x, namespace: fleet, labels: {cluster.x-k8s.io/cluster-name: prod}}\nspec: {identityRef: "+ref+"}")
@@ -47,7 +52,10 @@ func TestUserOf(t *testing.T) {
 		"Unused":  {"by nobody", lookups{users: []unstructured.Unstructured{user("{kind: AWSClusterStaticIdentity, name: others}")}}, ""},
 		"Chained": {"by way of a role, which is assumed with the keys", lookups{users: []unstructured.Unstructured{user("{kind: AWSClusterRoleIdentity, name: role}")}, identities: []unstructured.Unstructured{role}}, "prod"},
 		"Unended": {"a chain that nobody uses", lookups{identities: []unstructured.Unstructured{role}}, ""},
-		"Circle":  {"a chain that ends nowhere must not hang", lookups{identities: []unstructured.Unstructured{itself}}, ""},
+		"Second":  {"by way of one of several roles", lookups{users: []unstructured.Unstructured{user("{kind: AWSClusterRoleIdentity, name: role}")}, identities: others}, "prod"},
+		"Third":   {"or of a role that this one assumes", lookups{users: []unstructured.Unstructured{user("{kind: AWSClusterRoleIdentity, name: third}")}, identities: others}, "prod"},
+		"Itself":  {"a chain that ends nowhere must not hang", lookups{identities: []unstructured.Unstructured{itself}}, ""},
+		"Circle":  {"whatever its length", lookups{identities: circle}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := userOf(static, &tc.found, func(*unstructured.Unstructured) (bool, error) { return true, nil })
@@ -115,11 +123,15 @@ func TestAlong(t *testing.T) {
 }
 
 // TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
-// whatever writes them (read 229, 230, 285, 286, 296, 340, 362, 363).
+// whatever writes them (read 229, 230, 285, 286, 296, 340, 362, 363, 402).
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
 	const user = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	role := func(name string) string {
+		return infra + "v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: " + name + "}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	}
+	const roleUser = infra + "v1beta2\nkind: AWSCluster\nmetadata: {namespace: other, name: a, labels: {cluster.x-k8s.io/cluster-name: c}}\nspec: {identityRef: {kind: AWSClusterRoleIdentity, name: second}}"
 	const credential = "apiVersion: cascade.dev/v1alpha1\nkind: Credential\nmetadata: {name: c}\nspec: "
 	const controllers = "apiVersion: v1\nkind: Secret\nmetadata: {name: capa-manager-bootstrap-credentials}"
 	const cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: c}"
@@ -189,6 +201,8 @@ func TestKeys(t *testing.T) {
 		keeps, asks bool
 	}{
 		"Identity":          {"an identity that is used reads it", owned(keys), []string{static, user}, true, false},
+		"TwoRoles":          {"or one of the roles that are assumed with it is used", owned(confirmed(keys)), []string{static, role("first"), role("second"), roleUser, inOther(cluster)}, true, false},
+		"TwoRolesIdentity":  {"the identity behind them as well", confirmed(strings.Split(static, "\nspec")[0]), []string{role("first"), role("second"), roleUser, inOther(cluster)}, true, false},
 		"Idle":              {"an identity that nobody uses reads it", keys, []string{static}, false, true},
 		"SameName":          {"it reads one of that name beside its controllers, which may be another", keys, []string{static, user}, false, true},
 		"SameNameConfirmed": {"whose owners know", confirmed(keys), []string{static, user}, false, false},

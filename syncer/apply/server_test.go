@@ -57,6 +57,7 @@ var serverKinds = map[schema.GroupVersionKind]meta.RESTScope{
 	{Group: "apps", Version: "v1", Kind: "Deployment"}:                                               meta.RESTScopeNamespace,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta2", Kind: "AWSCluster"}:                  meta.RESTScopeNamespace,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta2", Kind: "AWSClusterStaticIdentity"}:    meta.RESTScopeRoot,
+	{Group: clusterapi.InfrastructureGroup, Version: "v1beta2", Kind: "AWSClusterRoleIdentity"}:      meta.RESTScopeRoot,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "AzureCluster"}:                meta.RESTScopeNamespace,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "AzureClusterIdentity"}:        meta.RESTScopeNamespace,
 	{Group: clusterapi.InfrastructureGroup, Version: "v1beta1", Kind: "OpenStackCluster"}:            meta.RESTScopeNamespace,
