@@ -49,9 +49,11 @@ type lookups struct {
 	owned    []inventory.Entry
 	clusters map[string][]unstructured.Unstructured
 	// users are the objects that name an identity, identities those that name a
-	// Secret or another identity; nil before they are asked for.
+	// Secret or another identity: of the namespaces looked, of which "" is all. hidden are
+	// the kinds that may not be listed in all of them.
 	users, identities []unstructured.Unstructured
-	asked             bool
+	looked            map[string]bool
+	hidden            []providerKind
 	// found are the objects that were read together; nil if there is none. gone are the
 	// kinds that the API server does not know.
 	found map[inventory.Entry]*unstructured.Unstructured
@@ -406,38 +408,48 @@ func (k *lookups) owns(e inventory.Entry) bool {
 }
 
 // identities reads what names an identity and what is one, once for a plan. With
-// rights for one namespace only, what is there counts.
+// rights for some namespaces only, what is in the one that is named counts as well.
 func (a *Applier) identities(ctx context.Context, namespace string, k *lookups) error {
-	if k.asked {
-		return nil
-	}
-	kinds, err := a.facts.providerKinds()
-	if err != nil {
-		return err
-	}
-	for _, kind := range kinds {
-		isIdentity := clusterapi.IsIdentity(kind.gvk.Kind)
-		if !isIdentity && !clusterapi.MayNameIdentity(kind.gvk.Kind) {
-			continue
-		}
-		found, err := a.list(ctx, kind.gvk, "")
-		if apierrors.IsForbidden(err) && kind.namespaced {
-			found, err = a.list(ctx, kind.gvk, namespace)
-		}
-		if apierrors.IsForbidden(err) {
-			continue
-		}
+	if k.looked == nil {
+		kinds, err := a.facts.providerKinds()
 		if err != nil {
 			return err
 		}
-		if isIdentity {
-			k.identities = append(k.identities, found...)
-		} else {
-			k.users = append(k.users, found...)
+		if k.hidden, err = a.identitiesIn(ctx, "", kinds, k); err != nil {
+			return err
+		}
+		k.looked = map[string]bool{"": true}
+	}
+	if k.looked[namespace] {
+		return nil
+	}
+	if _, err := a.identitiesIn(ctx, namespace, k.hidden, k); err != nil {
+		return err
+	}
+	k.looked[namespace] = true
+	return nil
+}
+
+// identitiesIn adds the objects of kinds in a namespace, or in all of them, and returns the kinds that
+// may not be listed there and have namespaces.
+func (a *Applier) identitiesIn(ctx context.Context, namespace string, kinds []providerKind, k *lookups) (hidden []providerKind, err error) {
+	var users, identities []unstructured.Unstructured
+	for _, kind := range kinds {
+		found, err := a.list(ctx, kind.gvk, namespace)
+		switch {
+		case apierrors.IsForbidden(err) && kind.namespaced:
+			hidden = append(hidden, kind)
+		case apierrors.IsForbidden(err):
+		case err != nil:
+			return nil, err
+		case clusterapi.IsIdentity(kind.gvk.Kind):
+			identities = append(identities, found...)
+		default:
+			users = append(users, found...)
 		}
 	}
-	k.asked = true
-	return nil
+	k.users, k.identities = append(k.users, users...), append(k.identities, identities...)
+	return hidden, nil
 }
 
 type providerKind struct {
@@ -445,8 +457,8 @@ type providerKind struct {
 	namespaced bool
 }
 
-// providerKinds lists the kinds of infrastructure and control plane providers,
-// each once. Groups of others may fail to answer; of these none may.
+// providerKinds lists the kinds of infrastructure and control plane providers that are
+// identities or may name one, each once. Groups of others may fail to answer; of these none may.
 func (c *Cluster) providerKinds() ([]providerKind, error) {
 	_, lists, err := c.discovery.ServerGroupsAndResources()
 	if failed, ok := discovery.GroupDiscoveryFailedErrorGroups(err); ok {
@@ -472,7 +484,8 @@ func (c *Cluster) providerKinds() ([]providerKind, error) {
 		}
 		for _, r := range list.APIResources {
 			gvk := gv.WithKind(r.Kind)
-			if seen[gvk.GroupKind()] || clusterapi.IsTemplate(r.Kind) || !slices.Contains(r.Verbs, "list") {
+			if seen[gvk.GroupKind()] || clusterapi.IsTemplate(r.Kind) || !slices.Contains(r.Verbs, "list") ||
+				!clusterapi.IsIdentity(r.Kind) && !clusterapi.MayNameIdentity(r.Kind) {
 				continue
 			}
 			seen[gvk.GroupKind()] = true

@@ -356,6 +356,34 @@ func TestKeysOfNobody(t *testing.T) {
 	}
 }
 
+// TestKeysOfNamespaces: with rights for some namespaces only, what is in each of them counts, whichever
+// is looked at first (read 407).
+func TestKeysOfNamespaces(t *testing.T) {
+	const secret = "apiVersion: v1\nkind: Secret\nmetadata: "
+	const user = "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: OpenStackCluster\nmetadata: {namespace: other, name: a}\nspec: {identityRef: {name: cloud-config}}"
+	s := newServer()
+	for gvk := range serverKinds {
+		if clusterapi.IsGroup(gvk.Group) {
+			s.refuses["GET "+s.path(gvk, "", "")] = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+		}
+	}
+	s.put(parsed(t, user), nil)
+	var entries []inventory.Entry
+	for _, text := range []string{secret + "{namespace: x, name: password}", secret + "{namespace: other, name: cloud-config}", secret + "{namespace: other, name: password}"} {
+		s.put(parsed(t, text), apps.label)
+		entries = append(entries, inventory.Of(parsed(t, text)))
+	}
+	a, k := s.applier(t), &lookups{}
+	for i, want := range []string{"", "a", ""} {
+		if live, _ := a.examine(t.Context(), entries[i], entries, k); live.State != inventory.Present || live.OfCluster != want {
+			t.Errorf("%s is of Cluster %q, %s, want %q", entries[i], live.OfCluster, live.Problem, want)
+		}
+	}
+	if len(k.users) != 1 {
+		t.Errorf("%d users were found, want each once", len(k.users))
+	}
+}
+
 // inX is an object in the namespace of anObject, if its kind has namespaces and it says none.
 func inX(u *unstructured.Unstructured) *unstructured.Unstructured {
 	if u.GetNamespace() == "" && serverKinds[u.GroupVersionKind()].Name() == meta.RESTScopeNameNamespace {

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -38,7 +39,7 @@ type server struct {
 	mu      sync.Mutex
 	objects map[string]*unstructured.Unstructured
 	version int
-	// refuses are answers to requests, by method and name.
+	// refuses are answers to requests, by method and name or path.
 	refuses map[string]*apierrors.StatusError
 	// requests are those that change something, and reads counts the others.
 	requests []string
@@ -154,7 +155,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		s.requests = append(s.requests, r.Method+" "+name)
 	}
-	if refusal := s.refuses[r.Method+" "+name]; refusal != nil {
+	if refusal := cmp.Or(s.refuses[r.Method+" "+name], s.refuses[r.Method+" "+r.URL.Path]); refusal != nil {
 		s.answer(w, int(refusal.ErrStatus.Code), refusal.ErrStatus)
 		return
 	}
