@@ -36,8 +36,12 @@ const (
 	uses use = iota
 	// mayUse: the keys are those of its controllers, perhaps.
 	mayUse
+	// sameName: it has keys of that name beside its controllers, perhaps these.
+	sameName
 	// says: whoever wrote it says so, and may have chosen what is not theirs.
 	says
+	// usesAnother: it has keys of that name, and these are known to be in another namespace.
+	usesAnother
 )
 
 func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }
@@ -54,6 +58,8 @@ type lookups struct {
 	users, identities []unstructured.Unstructured
 	looked            map[string]bool
 	hidden            []providerKind
+	// secrets are those that were looked for by their names.
+	secrets map[string][]metav1.PartialObjectMetadata
 	// found are the objects that were read together; nil if there is none. gone are the
 	// kinds that the API server does not know.
 	found map[inventory.Entry]*unstructured.Unstructured
@@ -256,14 +262,9 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 			continue
 		}
 		identity := inventory.Of(u)
-		how := says
-		if u.GetNamespace() == "" {
-			how = mayUse // no tenant writes those
-		}
-		if own, err := a.ownKeys(ctx, e, u); err != nil {
+		how, err := a.useOf(ctx, e, u, k)
+		if err != nil {
 			return "", "", err
-		} else if own {
-			how = uses
 		}
 		user, err := userOf(identity, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, how) })
 		if err != nil {
@@ -284,10 +285,10 @@ func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookup
 			continue
 		}
 		how := mayUse
-		if named && beside {
-			how = uses
-		} else if named {
-			how = says
+		if named {
+			if how, err = a.useOf(ctx, e, u, k); err != nil {
+				return "", "", err
+			}
 		}
 		if needed, err := needs(u, how); err != nil {
 			return "", "", err
@@ -310,27 +311,54 @@ func toldIn(namespace string, u *unstructured.Unstructured) string {
 	return inventory.Of(u).String()
 }
 
-// ownKeys reports whether it is certain that an identity reads a Secret. Whoever may write an
-// identity in a namespace of their own can have it name a Secret of others, and one that says no
-// namespace means one beside its controllers, of which the providers make it an owner.
-func (a *Applier) ownKeys(ctx context.Context, secret inventory.Entry, identity *unstructured.Unstructured) (bool, error) {
-	if in := identity.GetNamespace(); in != "" {
-		return in == secret.Namespace, nil
+// useOf tells how it is known that an object which names a Secret has its keys in this one. Whoever
+// may write one in a namespace of their own can have it name a Secret of others. What has no namespace, and
+// says none, means a Secret beside its controllers, of which the providers make it an owner.
+func (a *Applier) useOf(ctx context.Context, secret inventory.Entry, u *unstructured.Unstructured, k *lookups) (use, error) {
+	named := types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}
+	switch in := u.GetNamespace(); {
+	case in == secret.Namespace, in == "" && slices.Contains(clusterapi.SecretsOf(u), named):
+		return uses, nil
+	case in != "":
+		return says, nil
 	}
-	if slices.Contains(clusterapi.SecretsOf(identity), types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}) {
-		return true, nil
+	isOwner := func(r metav1.OwnerReference) bool { return r.Kind == u.GetKind() && r.Name == u.GetName() }
+	own := &metav1.PartialObjectMetadata{}
+	own.SetGroupVersionKind(secret.GroupKind().WithVersion("v1"))
+	if err := a.facts.Get(ctx, client.ObjectKey(named), own); err != nil && !confirmsAbsence(err) {
+		return uses, fmt.Errorf("cannot read %s to tell whether %s %s reads it: %w", secret, u.GetKind(), u.GetName(), err)
 	}
-	u := &metav1.PartialObjectMetadata{}
-	u.SetGroupVersionKind(secret.GroupKind().WithVersion("v1"))
-	switch err := a.facts.Get(ctx, client.ObjectKey{Namespace: secret.Namespace, Name: secret.Name}, u); {
-	case confirmsAbsence(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("cannot read %s to tell whether %s %s reads it: %w", secret, identity.GetKind(), identity.GetName(), err)
+	if slices.ContainsFunc(own.OwnerReferences, isOwner) {
+		return uses, nil
 	}
-	return slices.ContainsFunc(u.OwnerReferences, func(r metav1.OwnerReference) bool {
-		return r.Kind == identity.GetKind() && r.Name == identity.GetName()
-	}), nil
+	others, err := a.secretsNamed(ctx, secret.Name, k)
+	if err != nil {
+		return uses, err
+	}
+	if slices.ContainsFunc(others, func(other metav1.PartialObjectMetadata) bool {
+		return slices.ContainsFunc(other.OwnerReferences, isOwner)
+	}) {
+		return usesAnother, nil
+	}
+	return sameName, nil
+}
+
+// secretsNamed are the Secrets of a name in all namespaces, none if these may not be listed. They are
+// read once for a plan.
+func (a *Applier) secretsNamed(ctx context.Context, name string, k *lookups) ([]metav1.PartialObjectMetadata, error) {
+	if found, known := k.secrets[name]; known {
+		return found, nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "SecretList"})
+	if err := a.facts.List(ctx, list, client.MatchingFields{"metadata.name": name}); err != nil && !apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("cannot list Secrets of the name %s to tell which of them are keys: %w", name, err)
+	}
+	if k.secrets == nil {
+		k.secrets = map[string][]metav1.PartialObjectMetadata{}
+	}
+	k.secrets[name] = list.Items
+	return list.Items, nil
 }
 
 // needs tells whether what is in a namespace has to stay for an object that uses it, whatever a
@@ -338,7 +366,8 @@ func (a *Applier) ownKeys(ctx context.Context, secret inventory.Entry, identity 
 // exists. What may be used stays for what is taken down: what is being deleted, or of a Cluster that goes,
 // as Clusters go one by one. For one that stays, a confirmation counts. What another namespace only says
 // to use stays for a Cluster that goes with the owner of the plan, and for what others delete for a while:
-// they need not end that, nor a Cluster that they only confirm. Clusters that may not be seen exist. They are
+// they need not end that, nor a Cluster that they only confirm. Where only the name tells, it stays for a Cluster
+// that goes with any owner, too. Clusters that may not be seen exist. They are
 // listed when the first is asked for: nothing uses most Secrets, and a tier may have many Clusters.
 func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(*unstructured.Unstructured, use) (bool, error) {
 	var hidden bool // in other namespaces
@@ -353,7 +382,10 @@ func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(
 		return clusters, err
 	})
 	return func(u *unstructured.Unstructured, how use) (bool, error) {
-		stranger := how == says && u.GetNamespace() != namespace
+		if how == usesAnother {
+			return false, nil
+		}
+		stranger := (how == says || how == sameName) && u.GetNamespace() != namespace
 		if how == uses && u.GetNamespace() == namespace || u.GetDeletionTimestamp() != nil && !stranger || a.takenDown(u) {
 			return true, nil
 		}
@@ -374,7 +406,7 @@ func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(
 		case stranger && a.takenDown(&clusters[at]):
 			return true, nil
 		case stranger:
-			return a.goesAlong(ctx, &clusters[at], k)
+			return a.goesAlong(ctx, &clusters[at], how, k)
 		}
 		return a.goes(ctx, &clusters[at], k)
 	}
@@ -386,21 +418,14 @@ func (a *Applier) takenDown(u *unstructured.Unstructured) bool {
 	return at != nil && a.now().Sub(at.Time) < takingDown
 }
 
-// goesAlong reports whether a Cluster goes that the owner of the plan answers for, or whose HelmRelease does. That
-// release has to go itself: anybody may write its name in the labels of a Cluster.
-func (a *Applier) goesAlong(ctx context.Context, cluster *unstructured.Unstructured, k *lookups) (bool, error) {
+// goesAlong reports whether a Cluster goes that the owner of the plan answers for, or whose HelmRelease does, or which
+// has any owner where only the name of the keys tells. That owner has to go itself: anybody may write its name in the
+// labels of a Cluster.
+func (a *Applier) goesAlong(ctx context.Context, cluster *unstructured.Unstructured, how use, k *lookups) (bool, error) {
 	if k.owns(inventory.Of(cluster)) {
 		return a.goes(ctx, cluster, k)
 	}
-	for _, e := range aboveOf(cluster) {
-		if !k.owns(e) || keptFrom(e, cluster) {
-			continue
-		}
-		if by, err := a.readAbove(ctx, e, k); err != nil || by.goes {
-			return by.goes, err
-		}
-	}
-	return false, nil
+	return a.goesAbove(ctx, cluster, k, func(e inventory.Entry) bool { return how == sameName || k.owns(e) })
 }
 
 func (k *lookups) owns(e inventory.Entry) bool {

@@ -123,11 +123,13 @@ func TestAlong(t *testing.T) {
 }
 
 // TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
-// whatever writes them (read 229, 230, 285, 286, 296, 340, 362, 363, 402).
+// whatever writes them (read 229, 230, 285, 286, 296, 340, 362, 363, 402, 404).
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
-	const user = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	const userOfI = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"
+	const ofI = "\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	const user = userOfI + ofI
 	role := func(name string) string {
 		return infra + "v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: " + name + "}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: i}}"
 	}
@@ -214,6 +216,13 @@ func TestKeys(t *testing.T) {
 		"Stranger":          {"others say so, in an identity of theirs", keys, []string{azure("other"), azureUser("other"), inOther(cluster)}, false, true},
 		"StrangerConfirmed": {"whose owners know that it is for something else", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(cluster)}, false, false},
 		"SameNameWaits":     {"which no tenant wrote, and whose Clusters of another namespace wait for their turn", confirmed(keys), []string{static, inOther(labelled(user)), marked(group, "x", "k", inOther(cluster)), deleted(kustomization) + "\nspec: {prune: true}"}, true, false},
+		"SameNameElsewhere": {"whose provider has made the one of another namespace its own", confirmed(keys), []string{static, owned(inOther(keys)), inOther(labelled(user)), inOther(confirmed(cluster)), marked(group, "x", "k", inOther(cluster)), deleted(kustomization) + "\nspec: {prune: true}"}, false, false},
+		"SameNameAsks":      {"which may be a mistake", keys, []string{static, owned(inOther(keys)), inOther(labelled(user)), inOther(cluster)}, false, true},
+		"SameNameOthers":    {"a Secret of another name is none of those", confirmed(keys), []string{static, owned(inOther(strings.Replace(keys, "keys", "others", 1))), inOther(labelled(user)), deletedAt(lately, inOther(cluster))}, true, false},
+		"SameNameStuck":     {"a tenant has what uses it, and never ends that", confirmed(keys), []string{static, deletedAt(long, inOther(userOfI)) + ofI}, false, false},
+		"SameNameSaid":      {"or only says that theirs is to go, for good", confirmed(keys), []string{static, inOther(labelled(user)), inOther(confirmed(cluster))}, false, false},
+		"SameNameTakenDown": {"or deletes it", confirmed(keys), []string{static, inOther(labelled(user)), deletedAt(lately, inOther(cluster))}, true, false},
+		"SameNameOurs":      {"the Cluster waits for its turn in the same plan", confirmed(keys), []string{static, inOther(labelled(user)), ours(inOther(confirmed(cluster)))}, true, false},
 		"StrangerWaits":     {"or who only say that theirs is to go, for good", confirmed(keys), []string{azure("other"), azureUser("other"), inOther(confirmed(cluster))}, false, false},
 		"StrangerGoing":     {"or for theirs: what needs it is taken down", confirmed(keys), []string{azure("other"), azureUser("other"), deletedAt(lately, inOther(cluster))}, true, false},
 		"StrangerStuck":     {"which does not end", confirmed(keys), []string{azure("other"), azureUser("other"), deletedAt(long, inOther(cluster))}, false, false},
@@ -223,6 +232,7 @@ func TestKeys(t *testing.T) {
 		"OursGoing":         {"the Cluster waits for its turn in the same plan", confirmed(keys), []string{gcpOfC, ours(inOther(confirmed(cluster)))}, true, false},
 		"OursStays":         {"a Cluster of the same plan stays", confirmed(keys), []string{gcpOfC, ours(inOther(cluster))}, false, false},
 		"OursGoingRelease":  {"or goes with a release of the plan", confirmed(keys), []string{gcpOfC, marked(releaseGroup, "x", "r", inOther(cluster)), ours(confirmed(release))}, true, false},
+		"OursOnlyLabelled":  {"others say that theirs is of a release that goes, and that has none of it", confirmed(keys), []string{gcpOfC, marked(releaseGroup, "x", "r", inOther(cluster)), ours(deleted(release)) + "\nstatus: {inventory: {entries: [{id: x_other__ConfigMap, v: v1}]}}"}, false, false},
 		"OursOnlySaid":      {"others say that theirs is of that release, which stays", confirmed(keys), []string{gcpOfC, marked(releaseGroup, "x", "r", inOther(confirmed(cluster))), ours(release)}, false, false},
 		"OursOnlyMarked":    {"or of another plan", confirmed(keys), []string{gcpOfC, marked(releaseGroup, "x", "r", inOther(confirmed(cluster))), confirmed(release)}, false, false},
 		"StrangerNames":     {"others name it in a cluster of theirs", keys, []string{inOther(named("GCPCluster", "{credentialsRef: {namespace: x, name: keys}}"))}, false, true},

@@ -36,11 +36,21 @@ type above struct {
 
 // goes reports whether an object goes: it is being deleted, or its deletion is confirmed, or its owner goes.
 func (a *Applier) goes(ctx context.Context, u *unstructured.Unstructured, k *lookups) (bool, error) {
-	if u.GetDeletionTimestamp() != nil {
+	if isGoing(u) {
 		return true, nil
 	}
+	return a.goesAbove(ctx, u, k, func(inventory.Entry) bool { return true })
+}
+
+// isGoing reports whether an object itself says that it goes.
+func isGoing(u *unstructured.Unstructured) bool {
+	return u.GetDeletionTimestamp() != nil || u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed
+}
+
+// goesAbove reports whether an owner of an object goes that counts, and takes it along.
+func (a *Applier) goesAbove(ctx context.Context, u *unstructured.Unstructured, k *lookups, counts func(inventory.Entry) bool) (bool, error) {
 	for _, e := range aboveOf(u) {
-		if keptFrom(e, u) {
+		if !counts(e) || keptFrom(e, u) {
 			continue
 		}
 		by, err := a.readAbove(ctx, e, k)
@@ -51,7 +61,7 @@ func (a *Applier) goes(ctx context.Context, u *unstructured.Unstructured, k *loo
 			return true, nil
 		}
 	}
-	return u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed, nil
+	return false, nil
 }
 
 // has reports whether an owner has an object. Who moved it to another one left its label there: what

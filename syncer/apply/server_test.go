@@ -300,10 +300,11 @@ func (s *server) list(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, http.StatusBadRequest, apierrors.NewBadRequest(err.Error()).ErrStatus)
 		return
 	}
+	name, _ := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
 	items := []any{}
 	for _, path := range slices.Sorted(maps.Keys(s.objects)) {
 		u := s.objects[path]
-		if strings.Contains(path, "/"+resource+"/") && (namespace == "" || u.GetNamespace() == namespace) && selector.Matches(labels.Set(u.GetLabels())) {
+		if strings.Contains(path, "/"+resource+"/") && (namespace == "" || u.GetNamespace() == namespace) && (name == "" || u.GetName() == name) && selector.Matches(labels.Set(u.GetLabels())) {
 			items = append(items, s.asAsked(r, u))
 		}
 	}
