@@ -52,8 +52,12 @@ func ProviderByControllerSecret(secret string) string {
 	return ""
 }
 
-// rosa begins the names of kinds of OpenShift on AWS, which the controllers of AWS make.
-const rosa = "ROSA"
+// rosa begins the names of kinds of OpenShift on AWS, which the controllers of AWS make. A network
+// is one of AWS alone.
+const (
+	rosa        = "ROSA"
+	rosaNetwork = rosa + "Network"
+)
 
 // AzureSecretsOf names the Secrets in the namespace of an object with which Azure Service
 // Operator makes it, if it is one of its resources, and those that are written out in its spec.
@@ -110,7 +114,7 @@ func UsesControllerKeys(u *unstructured.Unstructured, secret string, identities 
 	case kind == rosa+Cluster:
 		return false // its control plane has them
 	case secret == ROSAControllerSecret:
-		return len(keysOf(u)) == 0
+		return kind != rosaNetwork && len(keysOf(u)) == 0
 	case !ofROSA && len(keysOf(u)) > 0: // which are for OpenShift there
 		return false
 	case ReferenceAt(u, "spec", IdentityField).IsZero():

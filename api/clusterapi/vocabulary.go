@@ -126,8 +126,14 @@ func IsClass(kind string) bool { return strings.HasSuffix(kind, "Class") }
 func IsIdentity(kind string) bool { return strings.HasSuffix(kind, "Identity") }
 
 // MayNameIdentity reports whether objects of a provider's kind may refer to an
-// identity, or to the Secret with its keys: its clusters and its control planes do, and
-// whatever has resources of Azure Service Operator.
+// identity, or to the Secret with its keys: its clusters and its control planes do,
+// whatever has resources of Azure Service Operator, and what stands alone.
 func MayNameIdentity(kind string) bool {
-	return strings.HasSuffix(kind, Cluster) || strings.HasSuffix(kind, "ControlPlane") || strings.HasPrefix(kind, AzureOperatorPrefix)
+	return strings.HasSuffix(kind, Cluster) || strings.HasSuffix(kind, "ControlPlane") || strings.HasPrefix(kind, AzureOperatorPrefix) || StandsAlone(kind)
+}
+
+// StandsAlone reports whether objects of a provider's kind are made in its cloud without being a
+// part of a Cluster, as the roles and networks of OpenShift on AWS: before it, and to stay after it.
+func StandsAlone(kind string) bool {
+	return strings.HasPrefix(kind, rosa) && strings.HasSuffix(kind, "RoleConfig") || kind == rosaNetwork
 }

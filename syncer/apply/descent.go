@@ -389,6 +389,15 @@ func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(
 		if how == uses && u.GetNamespace() == namespace || u.GetDeletionTimestamp() != nil && !stranger || a.takenDown(u) {
 			return true, nil
 		}
+		if clusterapi.StandsAlone(u.GetKind()) {
+			switch {
+			case how == uses:
+				return true, nil
+			case stranger:
+				return a.goesAlong(ctx, u, how, k)
+			}
+			return a.goes(ctx, u, k)
+		}
 		clusters, err := list()
 		if err != nil {
 			return false, err

@@ -123,12 +123,13 @@ func TestAlong(t *testing.T) {
 }
 
 // TestKeys: the keys of a cloud stay as long as a Cluster needs them, whoever names them and
-// whatever writes them (read 229, 230, 285, 286, 296, 340, 362, 363, 402, 404).
+// whatever writes them (read 229, 230, 285, 286, 296, 340, 362, 363, 402, 404, 405).
 func TestKeys(t *testing.T) {
 	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/"
 	static := infra + "v1beta2\nkind: AWSClusterStaticIdentity\nmetadata: {name: i}\nspec: {secretRef: keys}"
 	const userOfI = infra + "v1beta2\nkind: AWSCluster\nmetadata: {name: a}"
-	const ofI = "\nspec: {identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	const ofIdentity = "{identityRef: {kind: AWSClusterStaticIdentity, name: i}}"
+	const ofI = "\nspec: " + ofIdentity
 	const user = userOfI + ofI
 	role := func(name string) string {
 		return infra + "v1beta2\nkind: AWSClusterRoleIdentity\nmetadata: {name: " + name + "}\nspec: {sourceIdentityRef: {kind: AWSClusterStaticIdentity, name: i}}"
@@ -143,6 +144,9 @@ func TestKeys(t *testing.T) {
 	const rosaKeys = "apiVersion: v1\nkind: Secret\nmetadata: {name: rosa-creds-secret}"
 	named := func(kind, spec string) string {
 		return infra + "v1beta1\nkind: " + kind + "\nmetadata: {name: a}\nspec: " + spec
+	}
+	alone := func(kind, spec string) string {
+		return strings.TrimSuffix(infra+"v1beta2\nkind: "+kind+"\nmetadata: {name: a}\nspec: "+spec, "\nspec: ")
 	}
 	labelled := func(object string) string {
 		return strings.Replace(object, "{name: a}", "{name: a, labels: {cluster.x-k8s.io/cluster-name: c}}", 1)
@@ -250,6 +254,12 @@ func TestKeys(t *testing.T) {
 		"ROSAController":    {"its controllers may have it", rosaKeys, []string{rosa + "{}"}, false, true},
 		"ROSAGoing":         {"and take a Cluster down with it", confirmed(rosaKeys), []string{labelled(rosa + "{}"), confirmed(cluster)}, true, false},
 		"ROSAGoingAWS":      {"and with their keys of AWS", confirmed(controllers), []string{labelled(rosa + "{credentialsSecretRef: {name: keys}}"), confirmed(cluster)}, true, false},
+		"ROSARoles":         {"or its roles, which are no part of a Cluster", confirmed(keys), []string{alone("ROSARoleConfig", "{credentialsSecretRef: {name: keys}}")}, true, false},
+		"ROSARolesOfAll":    {"in whatever namespace they have them", confirmed(keys), []string{alone("ROSAOCMRoleConfig", "{credentialsSecretRef: {namespace: x, name: keys}}")}, true, false},
+		"ROSANetwork":       {"a network is made with those of an identity", owned(confirmed(keys)), []string{static, inOther(alone("ROSANetwork", ofIdentity))}, true, false},
+		"ROSANetworkOwn":    {"which stays as well", confirmed(strings.Split(static, "\nspec")[0]), []string{alone("ROSANetwork", ofIdentity)}, true, false},
+		"ROSANetworkGoing":  {"it is to go", confirmed(controllers), []string{confirmed(alone("ROSANetwork", "")) + "\nspec: {}"}, true, false},
+		"ROSANetworkStays":  {"the controllers may have a role", confirmed(controllers), []string{alone("ROSANetwork", "{}")}, false, false},
 		"OfMachines":        {"files of machines are no keys", keys, []string{"apiVersion: controlplane.cluster.x-k8s.io/v1beta2\nkind: KubeadmControlPlane\nmetadata: {name: a}\nspec: {kubeadmConfigSpec: {files: [{contentFrom: {secret: {name: keys}}}]}}"}, false, false},
 		"VSphereController": {"its controllers may have it", strings.ReplaceAll(controllers, "capa", "capv"), []string{named("VSphereCluster", "{}")}, false, true},
 		"GCPController":     {"its controllers may have it", strings.ReplaceAll(controllers, "capa", "capg"), nil, false, true},
