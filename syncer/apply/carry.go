@@ -80,7 +80,7 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 				layerHolds, layerObjects, _ := along(c, below)
 				holds, objects = append(holds, layerHolds...), objects+layerObjects
 			default:
-				ofCluster, credential, err := a.neededBy(ctx, c, below, k)
+				ofCluster, credential, err := a.neededBy(ctx, c, below, false, k)
 				if err != nil {
 					return nil, 0, err
 				}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,8 +49,11 @@ func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind
 // that many objects of one plan cost one list.
 type lookups struct {
 	// owned is all that the owner of the plan answers for.
-	owned    []inventory.Entry
-	clusters map[string][]unstructured.Unstructured
+	owned []inventory.Entry
+	// confirmed: a person has confirmed the deletion of all of it.
+	confirmed bool
+	// clusters are by namespace, of which "" is all.
+	clusters map[string]*known
 	// users are the objects that name an identity, identities those that name a
 	// Secret or another identity: of the namespaces looked, of which "" is all. hidden are
 	// the kinds that may not be listed in all of them.
@@ -76,8 +78,9 @@ type lookups struct {
 
 // neededBy names the Cluster that an object is a part of, or that needs it to be
 // taken apart one day, and the identity that reads a Secret, or what a Credential keeps in one. What Cluster API has
-// not adopted yet, or a provider does not mark, is found by what refers to it.
-func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, k *lookups) (ofCluster, credential string, err error) {
+// not adopted yet, or a provider does not mark, is found by what refers to it. confirmed: a person has
+// confirmed its deletion.
+func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, confirmed bool, k *lookups) (ofCluster, credential string, err error) {
 	if isCluster(e) {
 		return "", "", nil
 	}
@@ -101,7 +104,7 @@ func (a *Applier) neededBy(ctx context.Context, e inventory.Entry, u *unstructur
 	}
 	switch {
 	case secret != (inventory.Entry{}):
-		return a.credentialOf(ctx, secret, k)
+		return a.credentialOf(ctx, secret, confirmed, k)
 	case clusterapi.IsIdentity(e.Kind):
 		// Its own namespace, not that of its Kustomization's targetNamespace.
 		e.Namespace = u.GetNamespace()
@@ -168,33 +171,14 @@ func (a *Applier) referredTo(ctx context.Context, e inventory.Entry, u *unstruct
 	if err != nil {
 		return "", err
 	}
-	for i := range clusters {
-		c := &clusters[i]
-		if class.Name != "" && clusterapi.ClassOf(c) == class || clusterapi.HasPart(c, e.Namespace, e.Kind, e.Name) {
-			return c.GetName(), nil
-		}
+	c := clusters.withPart(e.Namespace, e.Kind, e.Name)
+	if class.Name != "" {
+		c = cmp.Or(c, clusters.classes[class])
 	}
-	return "", nil
-}
-
-// clusters lists the Clusters of a namespace, or of all.
-func (a *Applier) clusters(ctx context.Context, namespace string, k *lookups) ([]unstructured.Unstructured, error) {
-	if found, ok := k.clusters[namespace]; ok {
-		return found, nil
+	if c == nil {
+		return "", nil
 	}
-	var found []unstructured.Unstructured
-	err := a.facts.InServed(clusterapi.ClusterKind, func(served *meta.RESTMapping) (err error) {
-		found, err = a.list(ctx, served.GroupVersionKind, namespace)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("cannot look up Clusters: %w", err)
-	}
-	if k.clusters == nil {
-		k.clusters = map[string][]unstructured.Unstructured{}
-	}
-	k.clusters[namespace] = found
-	return found, nil
+	return c.GetName(), nil
 }
 
 func (a *Applier) list(ctx context.Context, gvk schema.GroupVersionKind, namespace string) ([]unstructured.Unstructured, error) {
@@ -212,7 +196,7 @@ func (a *Applier) identifies(ctx context.Context, e inventory.Entry, k *lookups)
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", err
 	}
-	needs := a.needs(ctx, e.Namespace, k)
+	needs := a.needs(ctx, e.Namespace, true, k)
 	return userOf(e, k, func(u *unstructured.Unstructured) (bool, error) { return needs(u, uses) })
 }
 
@@ -251,11 +235,11 @@ func clusterNameOf(u *unstructured.Unstructured) string {
 // credentialOf tells what reads a Secret to reach its cloud, and which Cluster needs that: an
 // identity, a cluster that names it, resources of Azure Service Operator, or the controllers of a
 // provider.
-func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, k *lookups) (ofCluster, credential string, err error) {
+func (a *Applier) credentialOf(ctx context.Context, e inventory.Entry, confirmed bool, k *lookups) (ofCluster, credential string, err error) {
 	if err := a.identities(ctx, e.Namespace, k); err != nil {
 		return "", "", err
 	}
-	needs := a.needs(ctx, e.Namespace, k)
+	needs := a.needs(ctx, e.Namespace, confirmed, k)
 	for i := range k.identities {
 		u := &k.identities[i]
 		if !clusterapi.ReadsSecret(u, e.Namespace, e.Name) {
@@ -367,20 +351,8 @@ func (a *Applier) secretsNamed(ctx context.Context, name string, k *lookups) ([]
 // as Clusters go one by one. For one that stays, a confirmation counts. What another namespace only says
 // to use stays for a Cluster that goes with the owner of the plan, and for what others delete for a while:
 // they need not end that, nor a Cluster that they only confirm. Where only the name tells, it stays for a Cluster
-// that goes with any owner, too. Clusters that may not be seen exist. They are
-// listed when the first is asked for: nothing uses most Secrets, and a tier may have many Clusters.
-func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(*unstructured.Unstructured, use) (bool, error) {
-	var hidden bool // in other namespaces
-	list := sync.OnceValues(func() ([]unstructured.Unstructured, error) {
-		clusters, err := a.clusters(ctx, "", k)
-		if hidden = apierrors.IsForbidden(err); hidden {
-			clusters, err = a.clusters(ctx, namespace, k)
-		}
-		if apierrors.IsForbidden(err) {
-			return nil, nil
-		}
-		return clusters, err
-	})
+// that goes with any owner, too. Clusters that may not be seen exist. confirmed: a person has confirmed it.
+func (a *Applier) needs(ctx context.Context, namespace string, confirmed bool, k *lookups) func(*unstructured.Unstructured, use) (bool, error) {
 	return func(u *unstructured.Unstructured, how use) (bool, error) {
 		if how == usesAnother {
 			return false, nil
@@ -389,35 +361,23 @@ func (a *Applier) needs(ctx context.Context, namespace string, k *lookups) func(
 		if how == uses && u.GetNamespace() == namespace || u.GetDeletionTimestamp() != nil && !stranger || a.takenDown(u) {
 			return true, nil
 		}
-		if clusterapi.StandsAlone(u.GetKind()) {
-			switch {
-			case how == uses:
-				return true, nil
-			case stranger:
-				return a.goesAlong(ctx, u, how, k)
-			}
-			return a.goes(ctx, u, k)
-		}
-		clusters, err := list()
-		if err != nil {
-			return false, err
-		}
-		if how == uses && hidden {
-			return true, nil
-		}
-		name := clusterapi.ClusterOf(u)
-		at := slices.IndexFunc(clusters, func(c unstructured.Unstructured) bool {
-			return c.GetNamespace() == u.GetNamespace() && (c.GetName() == name || name == "" && clusterapi.HasPart(&c, u.GetNamespace(), u.GetKind(), u.GetName()))
-		})
+		cluster, hidden, err := a.clusterOf(ctx, u, k)
 		switch {
-		case at < 0, how == uses:
-			return at >= 0, nil
-		case stranger && a.takenDown(&clusters[at]):
+		case err != nil:
+			return false, err
+		case how == uses:
+			return hidden || cluster != nil, nil
+		case cluster == nil:
+			return false, nil
+		case stranger && a.takenDown(cluster):
 			return true, nil
+		case !confirmed:
+			// A person is asked anyway. For that the owners of all Clusters need not be read.
+			return isGoing(cluster) && (!stranger || k.owns(inventory.Of(cluster))), nil
 		case stranger:
-			return a.goesAlong(ctx, &clusters[at], how, k)
+			return a.goesAlong(ctx, cluster, how, k)
 		}
-		return a.goes(ctx, &clusters[at], k)
+		return a.goes(ctx, cluster, k)
 	}
 }
 

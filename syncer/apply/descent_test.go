@@ -376,6 +376,44 @@ func TestKeysOfNobody(t *testing.T) {
 	}
 }
 
+// TestKeysTogether: what is judged together costs one list of each kind, and what a person is asked about anyway
+// no look at the owners of Clusters (read 410).
+func TestKeysTogether(t *testing.T) {
+	const infra = "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSCluster\nmetadata: {namespace: x, labels: {cluster.x-k8s.io/cluster-name: c}, name: "
+	const cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {namespace: x, name: c, labels: {helm.toolkit.fluxcd.io/namespace: x, helm.toolkit.fluxcd.io/name: r}}"
+	secret := func(name, annotations string) *unstructured.Unstructured {
+		return parsed(t, "apiVersion: v1\nkind: Secret\nmetadata: {namespace: x, name: "+name+", annotations: "+annotations+"}")
+	}
+	for name, tc := range map[string]struct {
+		reason, annotations string
+		confirmed           bool
+		releases            int
+	}{
+		"Unconfirmed": {"whether the Cluster goes with its HelmRelease does not matter", "{}", false, 0},
+		"Confirmed":   {"it does", "{cascade.dev/deletion: confirmed}", false, 1},
+		"WithOwner":   {"all of the owner is confirmed", "{}", true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			for _, u := range []*unstructured.Unstructured{parsed(t, infra+"a}"), parsed(t, infra+"b}"), parsed(t, cluster)} {
+				s.put(u, nil)
+			}
+			keys, other := secret(clusterapi.AWSControllerSecret, tc.annotations), secret("password", tc.annotations)
+			look := s.applier(t).Looks(nil, tc.confirmed)
+			for _, u := range []*unstructured.Unstructured{keys, other} {
+				s.put(u, apps.label)
+				live, _, _ := look(t.Context(), inventory.Of(u))
+				if live.State != inventory.Present || live.OfCluster != "" || (live.Credential != "") != (u == keys) {
+					t.Errorf("%s: %s is %+v", tc.reason, u.GetName(), live)
+				}
+			}
+			if got := [3]int{s.readOf["awsclusters"], s.readOf["clusters"], s.readOf["r"]}; got != [3]int{1, 1, tc.releases} {
+				t.Errorf("%s: lists of AWSClusters and Clusters, reads of the HelmRelease: %v", tc.reason, got)
+			}
+		})
+	}
+}
+
 // TestKeysOfNamespaces: with rights for some namespaces only, what is in each of them counts, whichever
 // is looked at first (read 407).
 func TestKeysOfNamespaces(t *testing.T) {

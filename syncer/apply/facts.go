@@ -29,14 +29,21 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, k 
 }
 
 // Look returns what the cluster says about one object that may have to be
-// deleted, and the labels and annotations of one that is present. owned is
-// everything that the owner answers for.
-func (a *Applier) Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (live inventory.Live, labels, annotations map[string]string) {
-	live, u := a.examine(ctx, e, owned, &lookups{owned: owned})
-	if live.State != inventory.Present {
-		return live, nil, nil
+// deleted, and the labels and annotations of one that is present.
+type Look func(ctx context.Context, e inventory.Entry) (live inventory.Live, labels, annotations map[string]string)
+
+// Looks returns a Look for objects that are judged together, one after the other: what is read of
+// Clusters and of identities for the first of them counts for all. owned is everything that the owner answers
+// for, and confirmed whether a person confirmed the deletion of all that.
+func (a *Applier) Looks(owned []inventory.Entry, confirmed bool) Look {
+	k := &lookups{owned: owned, confirmed: confirmed}
+	return func(ctx context.Context, e inventory.Entry) (live inventory.Live, labels, annotations map[string]string) {
+		live, u := a.examine(ctx, e, owned, k)
+		if live.State != inventory.Present {
+			return live, nil, nil
+		}
+		return live, u.GetLabels(), u.GetAnnotations()
 	}
-	return live, u.GetLabels(), u.GetAnnotations()
 }
 
 func unknown(err error) inventory.Live {
@@ -138,7 +145,7 @@ func (a *Applier) lockedDown(ctx context.Context) (bool, error) {
 
 // weigh sets what would be lost with an object: what needs it, and what goes with it.
 func (a *Applier) weigh(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, owned []inventory.Entry, k *lookups, live *inventory.Live) (err error) {
-	if live.OfCluster, live.Credential, err = a.neededBy(ctx, e, u, k); err != nil {
+	if live.OfCluster, live.Credential, err = a.neededBy(ctx, e, u, live.Confirmed || k.confirmed, k); err != nil {
 		return err
 	}
 	switch {

@@ -55,12 +55,15 @@ func TestClustersOfAnotherVersion(t *testing.T) {
 			return 1, err
 		},
 		"Delete": func(a *Applier) (int, error) {
-			live, _, _ := a.Look(t.Context(), e, nil)
+			live, _, _ := a.Looks(nil, false)(t.Context(), e)
 			return 1, a.client.DeleteAt(t.Context(), e, live.UID, live.Version, metav1.DeletePropagationBackground)
 		},
 		"All": func(a *Applier) (int, error) {
 			list, err := a.clusters(t.Context(), "", &lookups{})
-			return len(list), err
+			if err != nil {
+				return 0, err
+			}
+			return len(list.names), nil
 		},
 		"InNamespace": func(a *Applier) (int, error) {
 			list, err := a.clustersIn(t.Context(), "fleet")

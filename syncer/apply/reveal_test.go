@@ -76,7 +76,7 @@ func TestReveals(t *testing.T) {
 					delete(s.objects, s.path(u.GroupVersionKind(), "x", "foreign"))
 				}()
 			}
-			live, _, _ := New(c, apps, nil, time.Now).Look(t.Context(), inventory.Of(namespace), nil)
+			live, _, _ := New(c, apps, nil, time.Now).Looks(nil, false)(t.Context(), inventory.Of(namespace))
 			if live.State != inventory.Present || !slices.Equal(live.Holds, tc.want) {
 				t.Errorf("%s: state %v, holds %q, want %q (%s)", tc.reason, live.State, live.Holds, tc.want, live.Problem)
 			}

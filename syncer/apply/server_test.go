@@ -41,9 +41,11 @@ type server struct {
 	version int
 	// refuses are answers to requests, by method and name or path.
 	refuses map[string]*apierrors.StatusError
-	// requests are those that change something, and reads counts the others.
+	// requests are those that change something, and reads counts the others; readOf counts these by
+	// name, or kind if they are lists.
 	requests []string
 	reads    int
+	readOf   map[string]int
 }
 
 // kinds that the server has.
@@ -80,7 +82,7 @@ var serverKinds = map[schema.GroupVersionKind]meta.RESTScope{
 }
 
 func newServer() *server {
-	s := &server{objects: map[string]*unstructured.Unstructured{}, refuses: map[string]*apierrors.StatusError{}}
+	s := &server{objects: map[string]*unstructured.Unstructured{}, refuses: map[string]*apierrors.StatusError{}, readOf: map[string]int{}}
 	var versions []schema.GroupVersion
 	for gvk := range serverKinds {
 		versions = append(versions, gvk.GroupVersion())
@@ -155,6 +157,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	if r.Method == http.MethodGet {
 		s.reads++
+		s.readOf[name]++
 	} else {
 		s.requests = append(s.requests, r.Method+" "+name)
 	}

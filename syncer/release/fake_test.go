@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 )
 
 // fakeWorld is the world of a run without a cluster: Helm's storage and actions, and
@@ -46,6 +47,8 @@ type fakeWorld struct {
 	// drops are what the next upgrade deletes, or spares.
 	drops []inventory.Entry
 	diff  jsondiff.DiffSet
+	// passes counts how often objects were judged together.
+	passes int
 	// live is what is in the cluster, by the name of an entry.
 	live map[string]inventory.Live
 	// kept are the names of those with Helm's policy to keep them.
@@ -248,12 +251,15 @@ func (h *memoryHelm) withLogs(message string) string { return message }
 // inMemory is the cluster of a guard.
 type inMemory struct{ *fakeWorld }
 
-func (m inMemory) Look(_ context.Context, e inventory.Entry, _ []inventory.Entry) (inventory.Live, map[string]string, map[string]string) {
-	annotations := map[string]string{}
-	if m.kept[e.Name] {
-		annotations[kube.ResourcePolicyAnno] = kube.KeepPolicy
+func (m inMemory) Looks([]inventory.Entry, bool) apply.Look {
+	m.passes++
+	return func(_ context.Context, e inventory.Entry) (inventory.Live, map[string]string, map[string]string) {
+		annotations := map[string]string{}
+		if m.kept[e.Name] {
+			annotations[kube.ResourcePolicyAnno] = kube.KeepPolicy
+		}
+		return m.live[e.Name], map[string]string{}, annotations
 	}
-	return m.live[e.Name], map[string]string{}, annotations
 }
 
 func (m inMemory) Creation(context.Context, []*unstructured.Unstructured, *inventory.FirstSync) (*inventory.Creation, error) {

@@ -140,7 +140,7 @@ func neededToTheEnd(e inventory.Entry, live inventory.Live) bool {
 
 // finder is how a guard finds out about objects.
 type finder interface {
-	Look(ctx context.Context, e inventory.Entry, owned []inventory.Entry) (live inventory.Live, labels, annotations map[string]string)
+	Looks(owned []inventory.Entry, confirmed bool) apply.Look
 	Creation(ctx context.Context, objects []*unstructured.Unstructured, record *inventory.FirstSync) (*inventory.Creation, error)
 }
 
@@ -188,12 +188,15 @@ func newGuard(c *apply.Cluster, obj *v2.HelmRelease, name, namespace string, now
 	return &guard{cluster: c, facts: apply.New(c, owner, nil, now), obj: obj, now: now, name: name, namespace: namespace}
 }
 
+// looks begins to look at objects that are judged together.
+func (g *guard) looks() apply.Look { return g.facts.Looks(g.release, g.confirmed) }
+
 // look reads an object that is to be deleted.
-func (g *guard) look(ctx context.Context, e inventory.Entry, hook bool) Candidate {
+func (g *guard) look(ctx context.Context, look apply.Look, e inventory.Entry, hook bool) Candidate {
 	// An object of a hook is none of the release.
 	d := Candidate{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil, WithRelease: g.confirmed && !hook}
 	var labels, annotations map[string]string
-	d.Live, labels, annotations = g.facts.Look(ctx, e, g.release)
+	d.Live, labels, annotations = look(ctx, e)
 	d.Kept = isKeep(annotations[kube.ResourcePolicyAnno])
 	// Another object may have had the name before the hook.
 	d.Hook = hook && annotations[helmrelease.HookAnnotation] != ""
@@ -364,9 +367,9 @@ func (s *verdicts) message() string {
 
 // judgeAll judges each of entries.
 func (g *guard) judgeAll(ctx context.Context, entries []inventory.Entry) *verdicts {
-	s := &verdicts{}
+	s, look := &verdicts{}, g.looks()
 	for _, e := range entries {
-		s.add(g.look(ctx, e, false))
+		s.add(g.look(ctx, look, e, false))
 	}
 	s.settle()
 	return s
@@ -428,9 +431,9 @@ func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.
 		}
 		switch {
 		case apierrors.IsConflict(err):
-			d = g.look(ctx, d.Entry, d.Hook)
+			d = g.look(ctx, g.looks(), d.Entry, d.Hook)
 		case notServed(err):
-			if now := g.look(ctx, d.Entry, d.Hook); Judge(now) == Gone {
+			if now := g.look(ctx, g.looks(), d.Entry, d.Hook); Judge(now) == Gone {
 				d = now
 				return nil
 			}
@@ -446,10 +449,10 @@ func notServed(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMa
 
 // sift judges a list of Helm's, but for what the chart itself says is to be left behind.
 func (g *guard) sift(ctx context.Context, list kube.ResourceList) *verdicts {
-	s := &verdicts{}
+	s, look := &verdicts{}, g.looks()
 	for _, info := range list {
 		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; !isKeep(policy) {
-			s.add(g.look(ctx, entryOf(info), isHook(info)))
+			s.add(g.look(ctx, look, entryOf(info), isHook(info)))
 		}
 	}
 	s.settle()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	v2 "github.com/fluxcd/helm-controller/api/v2"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
@@ -116,6 +117,16 @@ func TestJudge(t *testing.T) {
 				t.Errorf("%s\nJudge(%+v) = %d, want %d", tc.reason, tc.candidate, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestJudgedTogether: what the objects of a release have in common is read once for all (read 410).
+func TestJudgedTogether(t *testing.T) {
+	w := &fakeWorld{live: map[string]inventory.Live{"a": {State: inventory.Present, Owned: true}, "b": {State: inventory.Present, Owned: true}}}
+	g := &guard{facts: inMemory{w}, obj: &v2.HelmRelease{}}
+	s := g.judgeAll(t.Context(), []inventory.Entry{{Name: "a", Kind: "Secret"}, {Name: "b", Kind: "Secret"}})
+	if len(s.deletable) != 2 || w.passes != 1 {
+		t.Errorf("%d of 2 objects may be deleted, as of %d looks", len(s.deletable), w.passes)
 	}
 }
 
