@@ -101,6 +101,7 @@ func (r *Children) cluster(ctx context.Context, key types.NamespacedName) (*unst
 // facts gathers what Cluster API says. ok is false if the run ends here.
 func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, result ctrl.Result, err error) {
 	if r.child.Spec.ClusterRef == nil {
+		r.labels = r.child.Labels
 		return capibridge.Cluster{
 			Namespace: r.child.Namespace, Name: r.child.Name, Labels: r.child.Labels, Annotations: r.child.Annotations,
 			InfrastructureProvisioned: true, ControlPlaneInitialized: true,
@@ -127,6 +128,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 			if managedElsewhere(r.child) == nil {
 				r.tellElsewhere(nil)
 			}
+			r.labels = r.child.Labels
 			return r.remembered(), true, result, nil
 		}
 		// There is no contact any more: Cluster API takes the cluster down.
@@ -172,7 +174,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		r.child.Labels = labels
 	}
-	cluster.Labels = selected(labels, cluster.Labels)
+	r.labels = selectedBy(labels, cluster.Labels)
 	if !r.Part.selects(r.child) {
 		// By its new labels it is another agent's, which goes on with it.
 		r.gone = true

@@ -219,8 +219,12 @@ func TestClusterGoes(t *testing.T) {
 			if err != nil || ok == tc.goes {
 				t.Fatalf("%s: facts() = %t, %v", tc.reason, ok, err)
 			}
-			if ok && !maps.Equal(cluster.Labels, childLabels(tc.want)) {
-				t.Errorf("%s: layers are pushed by %v, and counted by %v", tc.reason, cluster.Labels, tc.want)
+			if ok && !maps.Equal(r.labels, childLabels(tc.want)) {
+				t.Errorf("%s: layers are pushed by %v, and counted by %v", tc.reason, r.labels, tc.want)
+			}
+			// What others give the Child is nothing of the Cluster, which variables tell of.
+			if want := map[string]string{"site": "here"}; ok && !maps.Equal(cluster.Labels, want) {
+				t.Errorf("%s: variables have the labels %v, want %v", tc.reason, cluster.Labels, want)
 			}
 			got := &v1alpha1.Child{}
 			switch err := d.client.Get(t.Context(), key, got); {

@@ -102,9 +102,16 @@ func LabelsOwned(m metav1.ManagedFieldsEntry) ([]string, error) {
 	return names, nil
 }
 
-// selected are the labels by which a Child of a Cluster is selected: its own, which may be more than
+// LabelsOf are the labels by which layers and Rollouts select a Child whose Cluster has the labels
+// that are given. It may lag behind these: what the agent gives it next counts.
+func LabelsOf(child *v1alpha1.Child, cluster map[string]string) (map[string]string, error) {
+	labels, err := labelsFor(child, cluster)
+	return selectedBy(labels, cluster), err
+}
+
+// selectedBy are the labels by which a Child of a Cluster is selected: its own, which may be more than
 // the Cluster has, and who applied the Cluster.
-func selected(child, cluster map[string]string) map[string]string {
+func selectedBy(child, cluster map[string]string) map[string]string {
 	labels := childLabels(child)
 	maps.Copy(labels, ownerLabels(cluster))
 	return labels
@@ -129,7 +136,7 @@ func asClusters(children []v1alpha1.Child, watch *clusters.Watch, selectors ...*
 			continue
 		}
 		if u, ok := watch.Get(types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}); ok {
-			child.Labels = selected(child.Labels, u.GetLabels())
+			child.Labels = selectedBy(child.Labels, u.GetLabels())
 		}
 	}
 	return true

@@ -14,7 +14,6 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
@@ -41,12 +40,12 @@ func waitsBecause(why, format string, args ...any) error {
 func isWaitingError(err error) bool { return errors.As(err, new(*waitingError)) }
 
 // governs finds out which Rollouts govern the child.
-func (r *run) governs(ctx context.Context, cluster capibridge.Cluster) error {
+func (r *run) governs(ctx context.Context) error {
 	all, err := r.rollouts.list(ctx, r.Client, r.child.Namespace)
 	if err != nil {
 		return err
 	}
-	r.governing = rollout.Of(all, cluster.Labels)
+	r.governing = rollout.Of(all, r.labels)
 	return nil
 }
 

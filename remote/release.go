@@ -54,7 +54,7 @@ func (p *push) leave(selected []*v1alpha1.Layer, why error) {
 // releaseLayer does what is to become of a layer that no longer selects the child. done:
 // the child has nothing of the layer any more that the parent answers for.
 func (p *push) releaseLayer(ctx context.Context, entry *v1alpha1.ChildLayer) (done bool, err error) {
-	layer, err := p.unselected(ctx, p.cluster, entry.Name)
+	layer, err := p.unselected(ctx, entry.Name)
 	if err != nil {
 		return false, err
 	}

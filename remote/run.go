@@ -34,6 +34,8 @@ type run struct {
 	notes    *notes
 	// object is the Cluster, nil for a child that has none.
 	object *unstructured.Unstructured
+	// labels are those by which layers and Rollouts select the child. Variables are of the Cluster's own.
+	labels map[string]string
 	// elsewhere: another tier manages the Cluster. What was pushed stays as it is: without the
 	// Cluster, layers would be rendered with other variables.
 	elsewhere bool
@@ -124,7 +126,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	if !ok {
 		return result, err
 	}
-	selected, err := r.selected(ctx, cluster)
+	selected, err := r.selected(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -137,7 +139,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 			return ctrl.Result{}, nil
 		}
 	}
-	if err := r.governs(ctx, cluster); err != nil {
+	if err := r.governs(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	r.retain(selected)

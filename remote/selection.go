@@ -14,13 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/reason"
 )
 
 // selected returns the layers that select the child, those that others depend
 // on first.
-func (r *run) selected(ctx context.Context, cluster capibridge.Cluster) ([]*v1alpha1.Layer, error) {
+func (r *run) selected(ctx context.Context) ([]*v1alpha1.Layer, error) {
 	list := &v1alpha1.LayerList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(r.child.Namespace)); err != nil {
 		return nil, fmt.Errorf("cannot list Layers: %w", err)
@@ -28,7 +27,7 @@ func (r *run) selected(ctx context.Context, cluster capibridge.Cluster) ([]*v1al
 	var layers []*v1alpha1.Layer
 	for i := range list.Items {
 		layer := &list.Items[i]
-		if layer.DeletionTimestamp.IsZero() && Selects(layer, cluster.Labels) {
+		if layer.DeletionTimestamp.IsZero() && Selects(layer, r.labels) {
 			// A Child that is suspended is one all of whose layers are.
 			layer.Spec.Suspend = layer.Spec.Suspend || r.child.Spec.Suspend
 			layers = append(layers, layer)
@@ -91,7 +90,7 @@ func inOrder(layers []*v1alpha1.Layer) []*v1alpha1.Layer {
 // unselected is an error unless the API server itself says that a layer is gone
 // or does not select the cluster: a cache that lags must not delete anything. It returns
 // the layer, nil if it is gone.
-func (r *run) unselected(ctx context.Context, cluster capibridge.Cluster, name string) (*v1alpha1.Layer, error) {
+func (r *run) unselected(ctx context.Context, name string) (*v1alpha1.Layer, error) {
 	layer := &v1alpha1.Layer{}
 	err := r.Cluster.Get(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: name}, layer)
 	switch {
@@ -101,7 +100,7 @@ func (r *run) unselected(ctx context.Context, cluster capibridge.Cluster, name s
 		return nil, reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot read Layer %s to tell whether it still selects this cluster: %w", name, err))
 	case !layer.DeletionTimestamp.IsZero():
 		return layer, r.layersStand(ctx)
-	case Selects(layer, cluster.Labels):
+	case Selects(layer, r.labels):
 		return nil, reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("layer %s selects this cluster again", name))
 	}
 	return layer, nil

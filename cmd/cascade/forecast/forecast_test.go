@@ -457,6 +457,75 @@ func TestPinnedClusters(t *testing.T) {
 	}
 }
 
+// TestDeclaredChild: a Child that Git declares is selected by its labels, as the agent does, and not by
+// those of its Cluster alone. Its variables are of the Cluster.
+func TestDeclaredChild(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		selector map[string]string
+		change   func(*repository)
+		want     []string
+		absent   []string
+	}{
+		"Stays": {"it has what the new selector names, and the others have not", nil, func(r *repository) {
+			r.replace("mom/layer.yaml", "matchLabels: {cascade.dev/tier: master}", "matchLabels: {part: x}")
+		}, []string{"2 clusters at main@sha1:111111111111, the same fields of each: production, staging", "no longer declared, and stays"}, []string{"edge"}},
+		"Leaves": {"the commit gives the Child another value", map[string]string{"part": "x"}, func(r *repository) {
+			r.replace("byhand/child.yaml", "part: x", "part: y")
+		}, []string{"1 cluster at main@sha1:111111111111: edge", "no longer declared, and stays"}, []string{"production"}},
+		"Own": {"where both name a label, the Child's counts", map[string]string{"environment": "mine"}, func(r *repository) {
+			r.remove("byhand/child.yaml")
+			r.replace("mom/layer.yaml", "matchLabels: {cascade.dev/tier: master}", "matchLabels: {environment: mine}")
+		}, []string{"1 cluster at main@sha1:111111111111: edge", "no longer declared, and stays"}, []string{"production"}},
+		"Variable": {"a variable is that of the Cluster", nil, func(r *repository) {
+			r.replace("layers/master/sync.yaml", "${label_environment}", "${label_part}")
+		}, []string{"in edge: cannot substitute", `"label_part"`}, []string{"at main@sha1:111111111111"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRepository(t)
+			tier := r.tier()
+			r.write("byhand/child.yaml", "apiVersion: cascade.dev/v1alpha1\nkind: Child\nmetadata: {name: edge, namespace: cascade-system, labels: {environment: mine, part: x}}\n"+
+				"spec: {clusterRef: {name: edge}}\n")
+			k, child, layer := &kustomizev1.Kustomization{}, &v1alpha1.Child{}, &v1alpha1.Layer{}
+			for name, o := range map[string]client.Object{"byhand": k, "edge": child, "master": layer} {
+				if err := tier.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k.Status.LastAppliedRevision = "main@sha1:" + r.commit()
+			child.Labels = map[string]string{
+				"cascade.dev/tier": "master", "environment": "mine", "part": "x",
+				"kustomize.toolkit.fluxcd.io/name": "byhand", "kustomize.toolkit.fluxcd.io/namespace": namespace,
+			}
+			if tc.selector != nil {
+				layer.Spec.ClusterSelector.MatchLabels = tc.selector
+			}
+			for _, o := range []client.Object{k, child, layer} {
+				if err := tier.Update(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tc.change(r)
+			commit := r.commit()
+			var text bytes.Buffer
+			if err := r.plan(tier, commit).Text(&text); err != nil {
+				t.Fatal(err)
+			}
+			got := r.anonymous(text.String(), commit)
+			for _, want := range tc.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("%s: the plan lacks %q:\n%s", tc.reason, want, got)
+				}
+			}
+			for _, word := range tc.absent {
+				if strings.Contains(got, word) {
+					t.Errorf("%s: the plan has %q:\n%s", tc.reason, word, got)
+				}
+			}
+		})
+	}
+}
+
 func (r *repository) read(name string) string {
 	r.t.Helper()
 	text, err := os.ReadFile(filepath.Join(r.dir, name))

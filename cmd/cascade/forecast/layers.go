@@ -32,6 +32,8 @@ type built struct {
 type below struct {
 	child     *v1alpha1.Child
 	now, next capibridge.Cluster
+	// had and has are the labels by which the child is selected: those of the Cluster, and more.
+	had, has map[string]string
 	// unknown is why nothing is known of it.
 	unknown error
 }
@@ -95,7 +97,7 @@ func (f *forecast) layer(key client.ObjectKey, l *layer, children []*inChild, of
 			continue
 		}
 		results = append(results, result)
-		clusters.take(rollout.Of(rollouts, in.next.Labels).Layer(key.Name), in.next.Labels)
+		clusters.take(rollout.Of(rollouts, in.has).Layer(key.Name), in.has)
 	}
 	if len(results) == 0 {
 		return
@@ -140,8 +142,8 @@ func (f *forecast) inChild(ctx context.Context, l *layer, in *inChild) (err erro
 	if in.unknown != nil {
 		return in.unknown
 	}
-	had := l.now != nil && remote.Selects(l.now, in.now.Labels)
-	gets := l.next != nil && remote.Selects(l.next, in.next.Labels)
+	had := l.now != nil && remote.Selects(l.now, in.had)
+	gets := l.next != nil && remote.Selects(l.next, in.has)
 	if !had && !gets {
 		return nil
 	}
@@ -202,33 +204,66 @@ func (f *forecast) renderLayer(ctx context.Context, l *v1alpha1.Layer, snapshot 
 	return t.template.Render(vars, sensitive)
 }
 
-// below finds out what the tier says of a child's Cluster, and will say after the commit.
+// below finds out what the tier says of a child and its Cluster, and will say after the commit.
 func (f *forecast) below(ctx context.Context, child *v1alpha1.Child) *below {
 	b := &below{child: child}
-	if child.Spec.ClusterRef == nil {
-		b.now = capibridge.Cluster{Namespace: child.Namespace, Name: child.Name, Labels: child.Labels, Annotations: child.Annotations}
-		b.next = b.now
-		return b
-	}
-	u, err := f.clusterObject(ctx, client.ObjectKey{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name})
+	b.unknown = f.describe(ctx, b)
+	return b
+}
+
+func (f *forecast) describe(ctx context.Context, b *below) error {
+	next, err := changed(b.child, v1alpha1.Group, "Child", f.tier)
 	if err != nil {
-		b.unknown = err
-		return b
+		return err
+	}
+	if b.child.Spec.ClusterRef == nil {
+		if next == nil {
+			next = b.child // what was pushed stays
+		}
+		b.now, b.next = byHand(b.child), byHand(next)
+		b.had, b.has = b.now.Labels, b.next.Labels
+		return nil
+	}
+	u, err := f.clusterObject(ctx, client.ObjectKey{Namespace: b.child.Namespace, Name: b.child.Spec.ClusterRef.Name})
+	if err != nil {
+		return err
 	}
 	after, err := changedObject(u, f.tier)
 	if err != nil {
-		b.unknown = err
-		return b
+		return err
+	}
+	if b.had, err = remote.LabelsOf(b.child, u.GetLabels()); err != nil {
+		return err
+	}
+	if b.has, err = f.labelsAfter(next, after.GetLabels()); err != nil {
+		return err
 	}
 	providers := &capibridge.Providers{}
 	b.now = capibridge.FromObject(u)
 	facts, err := providers.Describe(ctx, f.cluster, b.now)
 	if err != nil {
-		b.unknown = fmt.Errorf("cannot describe Cluster %s/%s: %w", u.GetNamespace(), u.GetName(), err)
-		return b
+		return fmt.Errorf("cannot describe Cluster %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
 	b.now, b.next = facts.Into(b.now), facts.Into(capibridge.FromObject(after))
-	return b
+	return nil
+}
+
+// byHand is a Child without a Cluster, as layers are rendered for it.
+func byHand(child *v1alpha1.Child) capibridge.Cluster {
+	return capibridge.Cluster{Namespace: child.Namespace, Name: child.Name, Labels: child.Labels, Annotations: child.Annotations}
+}
+
+// labelsAfter are the labels by which a Child is selected after the commit, by those of its Cluster
+// then. One that the commit deletes, the agent makes again: next is nil.
+func (f *forecast) labelsAfter(next *v1alpha1.Child, cluster map[string]string) (map[string]string, error) {
+	if next == nil {
+		return cluster, nil
+	}
+	labels, err := remote.LabelsOf(next, cluster)
+	if declared := f.tier.after[difference.Identity{Group: v1alpha1.Group, Kind: "Child", Namespace: next.Namespace, Name: next.Name}]; declared != nil {
+		maps.Copy(labels, declared.GetLabels()) // the managed fields do not tell of the commit
+	}
+	return labels, err
 }
 
 // changedObject is a live Cluster after the commit. One that is to go is as it is: it is
