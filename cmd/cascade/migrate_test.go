@@ -63,18 +63,22 @@ func TestToFluxHeldFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
-		reason string
-		held   []string
-		want   string
+		reason  string
+		version string // of the agent
+		held    []string
+		want    string
 	}{
-		"Held":    {"Flux would build the Cluster again", []string{"Kustomization a/b does not create Cluster f/a, which another management cluster manages"}, "the agent holds back"},
-		"Nothing": {"there is nothing to go back to", nil, "flux bootstrap after it"},
+		"Held":    {"Flux would build the Cluster again", version(), []string{"Kustomization a/b does not create Cluster f/a, which another management cluster manages"}, "the agent holds back"},
+		"Nothing": {"there is nothing to go back to", version(), nil, "flux bootstrap after it"},
+		"Earlier": {"it does not say what it keeps", "v0.0.1", nil, "Upgrade the agent"},
+		"Unknown": {"it may be an earlier one", "", nil, "Upgrade the agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newBootstrapOf(nil)
+			b.found = &installation.Found{Namespace: b.namespace, Version: tc.version}
 			m := &migrate{bootstrap: *b}
-			facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}, Held: tc.held}
-			if err := m.planTo(t.Context(), remote, facts); err == nil || !strings.Contains(err.Error(), tc.want) || tc.held != nil && strings.Contains(err.Error(), "flux bootstrap") {
+			facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}, Held: tc.held, Parted: 1}
+			if err := m.planTo(t.Context(), remote, facts); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(tc.want, "flux bootstrap") && strings.Contains(err.Error(), "flux bootstrap") {
 				t.Errorf("%s: %v", tc.reason, err)
 			}
 		})

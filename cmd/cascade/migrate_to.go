@@ -110,6 +110,7 @@ func (m *migrate) leaves(files fs.FS) (*layout.Flux, layout.Changes, error) {
 // planTo says what will happen. What the cluster refuses comes before what the repository lacks:
 // the advice about that is another way for Flux to begin.
 func (m *migrate) planTo(ctx context.Context, remote checkout.Remote, facts migration.Facts) error {
+	facts.Behind = m.found.Behind(version())
 	if p := migration.ToFlux(facts, nil, m.leave); p.Refused != "" {
 		return m.tell(p)
 	}

@@ -68,6 +68,7 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return err
 	}
+	behind := found.Behind(version())
 	if found == nil { // or a part of it is left, by a call that did not end
 		if found, err = installation.Remains(ctx, c, u.saidNamespace()); err != nil {
 			return err
@@ -98,7 +99,7 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 			return err
 		}
 	}
-	if u.held, err = migration.Held(ctx, c); err != nil {
+	if u.held, err = migration.Held(ctx, c, behind); err != nil {
 		return err
 	}
 	u.tell(namespace, parts, objects, works)

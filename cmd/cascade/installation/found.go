@@ -115,6 +115,12 @@ func (f *Found) Admit(namespace, version string, downgrade bool) error {
 	return nil
 }
 
+// Behind reports whether an agent may be of an earlier version than a program, so that it does not
+// write all that the program reads. Of what is no release, or not on record, nobody knows.
+func (f *Found) Behind(version string) bool {
+	return f != nil && f.Version != version && !Newer(f.Version, version)
+}
+
 // between is what git describe, or Go, adds to a version for the commits after a release.
 var between = regexp.MustCompile(`^(\d+-g[0-9a-f]+|(.+\.)?\d{14}-[0-9a-f]{12})(-dirty)?$`)
 

@@ -385,6 +385,27 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// TestBehind: an agent of the same version, or of a later release, says all that a program reads.
+func TestBehind(t *testing.T) {
+	for _, tc := range []struct {
+		reason, agent, program string
+		want                   bool
+	}{
+		{"it is the same", "v0.1.0-3-gabcdef", "v0.1.0-3-gabcdef", false},
+		{"it is later", "v0.2.0", "v0.1.0", false},
+		{"it is earlier", "v0.1.0", "v0.2.0", true},
+		{"nobody knows", "v0.1.0-3-gabcdef", "v0.1.0-4-gabcdee", true},
+		{"none is on record", "", "v0.2.0", true},
+	} {
+		if got := (&Found{Version: tc.agent}).Behind(tc.program); got != tc.want {
+			t.Errorf("%s: agent %q, program %q: %t", tc.reason, tc.agent, tc.program, got)
+		}
+	}
+	if (*Found)(nil).Behind("v0.1.0") {
+		t.Error("there is no agent, which is behind")
+	}
+}
+
 // TestStop: the object of an agent goes after its pods. An agent that syncs itself from Git
 // would make it anew otherwise.
 func TestStop(t *testing.T) {

@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fluxcd/cli-utils/pkg/object"
 	automationv1 "github.com/fluxcd/image-automation-controller/api/v1"
 	reflectorv1 "github.com/fluxcd/image-reflector-controller/api/v1"
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
+	"github.com/cascade-gitops/cascade/syncer/credential"
 )
 
 // Controller is one of Flux's controllers.
@@ -60,6 +64,10 @@ type Facts struct {
 	Held []string
 	// Kept: something of it waits for nobody, and goes when a Cluster is gone.
 	Kept bool
+	// Parted counts the owners that may keep something so: they have parts of Clusters, or keys, and prune.
+	Parted int
+	// Behind: the agent may be of an earlier version than this program, and not say what it keeps.
+	Behind bool
 	// Objects in inventories. Unrecorded are HelmReleases without one, which earlier versions of
 	// Flux did not write.
 	Objects, Unrecorded int
@@ -122,11 +130,24 @@ func Read(ctx context.Context, c client.Client, namespace string) (Facts, error)
 }
 
 // Held says what the agent of a cluster holds back, which whoever applies the same objects
-// after it does at once.
-func Held(ctx context.Context, c client.Client) ([]string, error) {
-	f := Facts{}
-	err := f.readKinds(ctx, c)
-	return f.Held, err
+// after it does at once. behind: the agent may be of an earlier version, and not say all of it.
+func Held(ctx context.Context, c client.Client, behind bool) ([]string, error) {
+	f := Facts{Behind: behind}
+	if err := f.readKinds(ctx, c); err != nil {
+		return nil, err
+	}
+	if text := f.untold(); text != "" {
+		return append([]string{text}, f.Held...), nil
+	}
+	return f.Held, nil
+}
+
+// untold says that an agent may keep more than it tells; empty if it does not.
+func (f Facts) untold() string {
+	if !f.Behind || f.Parted == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the agent may be of an earlier version than this program, which does not say what it keeps for Clusters, and %d Kustomizations and HelmReleases have parts or keys of some", f.Parted)
 }
 
 // instance is the kind by which Flux's operator declares the controllers.
@@ -167,6 +188,9 @@ func (f *Facts) readKinds(ctx context.Context, c client.Client) error {
 	if err := c.List(ctx, crds); err != nil {
 		return fmt.Errorf("cannot list definitions: %w", err)
 	}
+	clusters := slices.ContainsFunc(crds.Items, func(crd apiextensionsv1.CustomResourceDefinition) bool {
+		return clusterapi.IsCluster(schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind})
+	})
 	for i := range crds.Items {
 		crd := &crds.Items[i]
 		if !strings.HasSuffix(crd.Spec.Group, fluxGroups) && served[crd.Name] == nil {
@@ -181,7 +205,7 @@ func (f *Facts) readKinds(ctx context.Context, c client.Client) error {
 		if err != nil {
 			return err
 		}
-		f.count(schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, served[crd.Name] != nil, found)
+		f.count(schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, served[crd.Name] != nil, clusters, found)
 	}
 	slices.Sort(f.Annotated)
 	slices.Sort(f.Held)
@@ -229,7 +253,8 @@ func storedVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return ""
 }
 
-func (f *Facts) count(of schema.GroupKind, served bool, objects []unstructured.Unstructured) {
+// count takes in the objects of a kind. clusters: the tier has Clusters.
+func (f *Facts) count(of schema.GroupKind, served, clusters bool, objects []unstructured.Unstructured) {
 	kind := of.Kind
 	switch k := (Kind{kind, len(objects), controllerOf(of.Group, kind)}); {
 	case len(objects) == 0:
@@ -258,9 +283,13 @@ func (f *Facts) count(of schema.GroupKind, served bool, objects []unstructured.U
 		if kind == "HelmRelease" && entries == 0 {
 			f.Unrecorded++
 		}
+		parted := clusters && hasParts(u)
+		if parted {
+			f.Parted++
+		}
 		h, _ := v1alpha1.HeldOf(u)
-		f.Kept = f.Kept || h.Kept != nil
-		for _, text := range held(u) {
+		f.Kept = f.Kept || h.Kept != nil && prunes(u) && unseen(u) == ""
+		for _, text := range held(u, parted) {
 			f.Held = append(f.Held, fmt.Sprintf("%s %s/%s %s", kind, u.GetNamespace(), u.GetName(), text))
 		}
 		for key := range u.GetAnnotations() {
@@ -285,7 +314,8 @@ func sharded(objects []unstructured.Unstructured) int {
 
 // held says what an agent holds back for an object. What cannot be read is held, too, and what
 // a condition alone tells of: not all of it has a record, and an earlier agent made none.
-func held(u *unstructured.Unstructured) []string {
+// parted: it has parts of Clusters. Which of these would go nobody knows before they are looked at.
+func held(u *unstructured.Unstructured, parted bool) []string {
 	h, known := v1alpha1.HeldOf(u)
 	var texts []string
 	if !known && u.GetAnnotations()[v1alpha1.HeldAnnotation] != "" {
@@ -309,10 +339,55 @@ func held(u *unstructured.Unstructured) []string {
 	if h.HandOver != nil {
 		texts = append(texts, "keeps objects until another owner has them")
 	}
-	if k := h.Kept; k != nil {
-		texts = append(texts, "keeps "+listed("", k.Objects)+" until a Cluster is gone")
+	kept := h.Kept
+	if !prunes(u) {
+		kept = nil
+	}
+	switch why := unseen(u); {
+	case kept != nil && why != "":
+		texts = append(texts, "kept "+listed("", kept.Objects)+" until a Cluster is gone when it was last applied, and "+why)
+	case kept != nil:
+		texts = append(texts, "keeps "+listed("", kept.Objects)+" until a Cluster is gone")
+	case parted && why != "" && len(texts) == 0:
+		texts = append(texts, "has parts or keys of Clusters, and nobody knows which of them would go, as it "+why)
 	}
 	return texts
+}
+
+// hasParts reports whether an owner would delete something that a Cluster may be made of, or needs.
+func hasParts(u *unstructured.Unstructured) bool {
+	return prunes(u) && slices.ContainsFunc(entriesOf(u), func(e entry) bool {
+		id, err := object.ParseObjMetadata(e.id)
+		return err != nil || clusterapi.IsGroup(id.GroupKind.Group) ||
+			id.GroupKind == schema.GroupKind{Kind: "Secret"} || id.GroupKind == schema.GroupKind{Group: v1alpha1.Group, Kind: credential.Kind}
+	})
+}
+
+// prunes reports whether an owner deletes what is no longer declared. A release always does.
+func prunes(u *unstructured.Unstructured) bool {
+	prune, _, _ := unstructured.NestedBool(u.Object, "spec", "prune")
+	return prune || u.GetKind() != "Kustomization"
+}
+
+// unseen says why nobody looks at what an owner would delete, and what to do; empty if somebody does.
+func unseen(u *unstructured.Unstructured) string {
+	again := ", so that it is looked at again"
+	if u.GetKind() == "Kustomization" {
+		again += ", or set its spec.prune to false"
+	}
+	if suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend"); suspended {
+		return "is suspended: resume it" + again
+	}
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	for _, c := range list {
+		has, _ := c.(map[string]any)
+		// A check of the health, and a delete that fails, come after the look.
+		if reason, _ := has["reason"].(string); has["type"] == fluxmeta.ReadyCondition && has["status"] == string(metav1.ConditionFalse) &&
+			reason != fluxmeta.HealthCheckFailedReason && reason != fluxmeta.PruneFailedReason {
+			return "is not applied (" + reason + "): correct that" + again
+		}
+	}
+	return ""
 }
 
 // isTrue reports whether the status of an object has a condition that is true.

@@ -94,6 +94,8 @@ type Leave struct{ Children, Credentials bool }
 func ToFlux(f Facts, files []string, leave Leave) Plan {
 	var p Plan
 	switch credentials := f.ours(credential.Kind); {
+	case f.untold() != "":
+		p.Refused = f.untold() + ". Flux would delete at once what Git dropped. Upgrade the agent with this program, by cascade bootstrap git, and try again when all of them were applied since"
 	case len(f.Held) > 0:
 		p.Refused = fmt.Sprintf("the agent holds back what Flux would do at once: %s. Correct it in Git, or decide about it with cascade approve, and try again", strings.Join(f.Held, "; "))
 		if f.Kept {

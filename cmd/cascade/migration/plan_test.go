@@ -86,6 +86,8 @@ func TestPlans(t *testing.T) {
 		"to-kept": {"a part of a living Cluster would go", func(f *Facts) {
 			f.Held, f.Kept = []string{"Kustomization a/b keeps Secret/f/keys until a Cluster is gone"}, true
 		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
+		"to-behind":      {"the agent may not say that it keeps it", func(f *Facts) { f.Behind, f.Parted = true, 3 }, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
+		"to-parted":      {"an agent of another version has nothing of Clusters, or one of this version says all", func(f *Facts) { f.Behind = true }, to},
 		"to-credentials": {"leases lapse", func(f *Facts) { f.Ours = []Kind{{"Credential", 10, ""}, {"StateBackup", 1, ""}} }, to},
 		"to-lapse":       {"a person says that they may", func(f *Facts) { f.Ours = []Kind{{"Credential", 10, ""}, {"StateBackup", 1, ""}} }, func(f Facts) Plan { return ToFlux(f, files, Leave{Credentials: true}) }},
 		"to-nothing":     {"there are no controllers to go back to", func(f *Facts) { f.Replaced = nil }, to},
@@ -161,8 +163,63 @@ func TestHeld(t *testing.T) {
 			if tc.text != "" {
 				u.SetAnnotations(map[string]string{v1alpha1.HeldAnnotation: tc.text})
 			}
-			if got := held(u); !slices.Equal(got, tc.want) {
+			if got := held(u, false); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestUnseen: what an owner would delete of Clusters nobody knows while nobody looks at it, and what
+// was kept when it was looked at last may be no longer.
+func TestUnseen(t *testing.T) {
+	const part, keys, config = "fleet_pool_cluster.x-k8s.io_MachineDeployment", "fleet_keys__Secret", "fleet_a__ConfigMap"
+	kept := v1alpha1.Held{Kept: &v1alpha1.HeldKept{Objects: []string{"Secret/f/keys"}}}
+	suspended, resume := map[string]any{"prune": true, "suspend": true}, "it is suspended: resume it, so that it is looked at again, or set its spec.prune to false"
+	for name, tc := range map[string]struct {
+		reason string
+		kind   string
+		spec   map[string]any
+		ready  string // its reason
+		id     string
+		held   v1alpha1.Held
+		want   string
+		kept   bool
+	}{
+		"Part":      {"Flux would delete it when it is resumed", "Kustomization", suspended, "", part, v1alpha1.Held{}, "has parts or keys of Clusters, and nobody knows which of them would go, as " + resume, false},
+		"Keys":      {"a Cluster may need them", "Kustomization", suspended, "", keys, v1alpha1.Held{}, "as " + resume, false},
+		"Release":   {"it has no such field", "HelmRelease", map[string]any{"suspend": true}, "", part, v1alpha1.Held{}, "as it is suspended: resume it, so that it is looked at again", false},
+		"None":      {"no Cluster is made of that", "Kustomization", suspended, "", config, v1alpha1.Held{}, "", false},
+		"Unpruned":  {"nothing of it is deleted", "Kustomization", map[string]any{"suspend": true}, "", part, kept, "", false},
+		"Works":     {"the agent looks at it, and says what it keeps", "Kustomization", map[string]any{"prune": true}, "", part, v1alpha1.Held{}, "", false},
+		"Unbuilt":   {"nothing was applied since", "Kustomization", map[string]any{"prune": true}, "BuildFailed", part, v1alpha1.Held{}, "as it is not applied (BuildFailed): correct that", false},
+		"Unhealthy": {"it was applied, and looked at", "Kustomization", map[string]any{"prune": true}, "HealthCheckFailed", part, v1alpha1.Held{}, "", false},
+		"Kept":      {"the Cluster is still there", "Kustomization", map[string]any{"prune": true}, "", keys, kept, "keeps Secret/f/keys until a Cluster is gone", true},
+		"Stale":     {"it may be gone by now", "Kustomization", suspended, "", keys, kept, "kept Secret/f/keys until a Cluster is gone when it was last applied, and is suspended: resume it", false},
+		"Blocked":   {"it was looked at, and a person decides", "Kustomization", map[string]any{"prune": true}, "PruneBlocked", part, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Deletes: 1}}, "holds the delete of 1 objects, and of 0 protected ones", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := unstructured.Unstructured{Object: map[string]any{"kind": tc.kind, "spec": tc.spec, "status": map[string]any{
+				"inventory": map[string]any{"entries": []any{map[string]any{"id": tc.id, "v": "v1"}}},
+			}}}
+			if tc.ready != "" {
+				ready := map[string]any{"type": "Ready", "status": "False", "reason": tc.ready}
+				if err := unstructured.SetNestedSlice(u.Object, []any{ready}, "status", "conditions"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v1alpha1.SetHeld(&u, tc.held)
+			f := Facts{}
+			f.count(schema.GroupKind{Group: "toolkit.fluxcd.io", Kind: tc.kind}, true, true, []unstructured.Unstructured{u})
+			if text := strings.Join(f.Held, "; "); !strings.Contains(text, tc.want) || (text == "") != (tc.want == "") || f.Kept != tc.kept {
+				t.Errorf("%s: it holds %q, want %q; it waits for a Cluster: %t", tc.reason, text, tc.want, f.Kept)
+			}
+			if parted := tc.id != config && tc.spec["prune"] != nil || tc.kind == "HelmRelease"; f.Parted != 1 && parted || f.Parted != 0 && !parted {
+				t.Errorf("%s: %d have parts of Clusters", tc.reason, f.Parted)
+			}
+			g := Facts{}
+			if g.count(schema.GroupKind{Group: "toolkit.fluxcd.io", Kind: tc.kind}, true, false, []unstructured.Unstructured{u}); g.Parted != 0 {
+				t.Errorf("%s: %d have parts of Clusters in a tier without any", tc.reason, g.Parted)
 			}
 		})
 	}
@@ -238,9 +295,9 @@ func TestCountSharded(t *testing.T) {
 	labelled, plain := unstructured.Unstructured{Object: map[string]any{}}, unstructured.Unstructured{Object: map[string]any{}}
 	labelled.SetLabels(map[string]string{"sharding.fluxcd.io/key": "shard1"})
 	f := Facts{}
-	f.count(schema.GroupKind{Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization"}, true, []unstructured.Unstructured{labelled, plain, labelled})
-	f.count(schema.GroupKind{Group: "helm.toolkit.fluxcd.io", Kind: "HelmRelease"}, true, []unstructured.Unstructured{plain})
-	f.count(schema.GroupKind{Group: "notification.toolkit.fluxcd.io", Kind: "Alert"}, true, []unstructured.Unstructured{labelled})
+	f.count(schema.GroupKind{Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization"}, true, false, []unstructured.Unstructured{labelled, plain, labelled})
+	f.count(schema.GroupKind{Group: "helm.toolkit.fluxcd.io", Kind: "HelmRelease"}, true, false, []unstructured.Unstructured{plain})
+	f.count(schema.GroupKind{Group: "notification.toolkit.fluxcd.io", Kind: "Alert"}, true, false, []unstructured.Unstructured{labelled})
 	if want := []Kind{{"Kustomization", 2, ""}}; !slices.Equal(f.Sharded, want) {
 		t.Errorf("%v are for a part, want %v", f.Sharded, want)
 	}
