@@ -11,7 +11,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -160,11 +162,15 @@ func Carry(d Deployed, agent Agent) Carried {
 		holders := slices.DeleteFunc(replaced(), func(name string) bool { return f.of[name] == nil })
 		first := f.of[holders[0]]
 		arg := f.args(first)
+		leaves, more := false, false
+		if f.name == flagSelector {
+			leaves, more = f.leavesShards()
+		}
 		switch {
 		case slices.Contains(agent.Said, f.name):
 			c.Warns = append(c.Warns, fmt.Sprintf("%s has %s, and the agent what you say", holders[0], strings.Join(arg, " ")))
 			continue
-		case f.name == flagSelector && d.sharded():
+		case f.name == flagSelector && (d.sharded() || leaves && !more):
 			c.Warns = append(c.Warns, fmt.Sprintf("%s has %s, which the agent does not get: it does the work of all shards", holders[0], strings.Join(arg, " ")))
 			continue
 		}
@@ -173,6 +179,8 @@ func Carry(d Deployed, agent Agent) Carried {
 		case refused != "":
 			problems = append(problems, refused)
 		case !followed:
+		case leaves:
+			problems = append(problems, fmt.Sprintf("%s has %s, and an agent does the work of all shards: say the rest of the selector", holders[0], strings.Join(arg, " ")))
 		case apart != "":
 			problems = append(problems, apart)
 		case f.name == flagAllNamespaces && d.Deployments[0].Namespace != agent.Namespace:
@@ -213,6 +221,26 @@ func (f setting) followed(holders []string, follows func(string) (bool, error)) 
 		}
 	}
 	return does, ""
+}
+
+// leavesShards reports whether the flag is a selector by which a controller leaves objects to those for
+// the parts, and whether it says anything else. Such a one outlives the controllers for the parts.
+func (f setting) leavesShards() (leaves, more bool) {
+	for _, value := range slices.Concat(slices.Collect(maps.Values(f.of))...) {
+		selector, err := labels.Parse(value)
+		if err != nil {
+			return false, true
+		}
+		requirements, _ := selector.Requirements()
+		for _, r := range requirements {
+			if r.Key() == shardLabel && slices.Contains([]selection.Operator{selection.DoesNotExist, selection.NotIn, selection.NotEquals}, r.Operator()) {
+				leaves = true
+			} else {
+				more = true
+			}
+		}
+	}
+	return leaves, more
 }
 
 // apart says how the controllers differ about the flag, empty if they do not.

@@ -62,6 +62,10 @@ func TestCarry(t *testing.T) {
 			func(d *Deployed, _ *Agent) {
 				d.Deployments = append(d.Deployments, controllerWith("kustomize-controller-shard1", "--watch-label-selector=sharding.fluxcd.io/key=1"))
 			}, nil, args{"it does the work of all shards"}, nil},
+		"Unsharded": {"the idle Deployments were deleted, and the patch stayed", args{"--watch-label-selector=!sharding.fluxcd.io/key"}, args{"--watch-label-selector=sharding.fluxcd.io/key notin (a,b)"}, nil, nil, nil,
+			args{"it does the work of all shards"}, nil},
+		"Mixed": {"others are left alone as well", args{"--watch-label-selector=!sharding.fluxcd.io/key,team=a"}, args{"--watch-label-selector=!sharding.fluxcd.io/key,team=a"}, args{"--watch-label-selector=!sharding.fluxcd.io/key,team=a"}, nil, nil, nil,
+			args{"an agent does the work of all shards: say the rest of the selector"}},
 		"Selector": {"others are left alone", args{"--watch-label-selector=team=a"}, args{"--watch-label-selector=team=a"}, args{"--watch-label-selector=team=a"}, nil, args{"--watch-label-selector=team=a"}, nil, nil},
 		"Objects":  {"sources of others were served", nil, args{"--watch-label-selector=team=a"}, args{"--watch-label-selector=team=a"}, nil, nil, nil, args{"source-controller has none"}},
 		"Namespace": {"the agent is in another one", args{"--watch-all-namespaces=false"}, args{"--watch-all-namespaces=false"}, args{"--watch-all-namespaces=false"}, nil, nil, nil,
