@@ -124,8 +124,11 @@ func ofProgram(name string) bool {
 		strings.HasPrefix(name, "leader-election-") || strings.HasPrefix(name, "log-")
 }
 
-// unsaid is the value of a flag that says what no flag says, too.
-func unsaid(name, value string) bool {
+// unsaid is the value of a flag that says what no flag says, too, of a controller in a namespace.
+func unsaid(name, value, namespace string) bool {
+	if name == flagEvents && strings.TrimRight(value, "./") == "http://notification-controller."+namespace+".svc.cluster.local" {
+		return true // where the agent posts them anyway
+	}
 	usual := map[string]string{
 		flagAllNamespaces: "true", "no-cross-namespace-refs": "false", "default-service-account": "", "default-kubeconfig-service-account": "", flagSelector: "", flagEvents: "",
 	}
@@ -268,7 +271,8 @@ func (f setting) apart(d Deployed, holders []string) string {
 }
 
 // flagsOf are the flags of the controllers that an agent replaces, without those of the program
-// itself and those that say what is so anyway, by their name or that of the feature gate.
+// itself and those that say what is so anyway, by their name or that of the feature gate. Of a flag
+// that is there twice, as one that a patch adds to, the last value counts, but for lists.
 func flagsOf(d Deployed) map[string]setting {
 	flags := map[string]setting{}
 	for _, o := range d.replaced() {
@@ -281,15 +285,11 @@ func flagsOf(d Deployed) map[string]setting {
 					continue
 				}
 				key = name
-			case flagEvents: // where the agent posts them anyway
-				if strings.TrimRight(value, "./") == "http://notification-controller."+o.Namespace+".svc.cluster.local" {
-					continue
-				}
 			case flagGates:
 				for gate := range strings.SplitSeq(value, ",") {
 					gate = strings.TrimSpace(gate)
 					gateName, _, _ := strings.Cut(gate, "=")
-					add(flags, flagGates+"="+gateName, flagGates, o.Name, gate)
+					set(flags, flagGates+"="+gateName, flagGates, o.Name, gate)
 				}
 				continue
 			case "sops-age-secret", "sops-vault-configmap": // in the namespace of the controller
@@ -297,21 +297,38 @@ func flagsOf(d Deployed) map[string]setting {
 					value = o.Namespace + "/" + value
 				}
 			}
-			if !ofProgram(name) && !unsaid(name, value) {
-				add(flags, key, name, o.Name, value)
+			if !ofProgram(name) {
+				set(flags, key, name, o.Name, value)
 			}
+		}
+	}
+	for key, f := range flags {
+		maps.DeleteFunc(f.of, func(_ string, values []string) bool {
+			return unsaid(f.name, values[len(values)-1], d.Deployments[0].Namespace)
+		})
+		if len(f.of) == 0 {
+			delete(flags, key)
 		}
 	}
 	return flags
 }
 
-func add(flags map[string]setting, key, name, controller, value string) {
+// set takes in a value of a flag of a controller.
+func set(flags map[string]setting, key, name, controller, value string) {
 	f, known := flags[key]
 	if !known {
 		f = setting{name: name, of: map[string][]string{}}
 		flags[key] = f
 	}
+	if !isList(name) {
+		f.of[controller] = nil
+	}
 	f.of[controller] = append(f.of[controller], value)
+}
+
+// isList reports whether all values of a flag count.
+func isList(name string) bool {
+	return slices.Contains([]string{"override-manager", "ssh-hostkey-algos", "ssh-kex-algos"}, name)
 }
 
 // concurrentOf is what the agent calls the concurrency of a controller.
