@@ -163,6 +163,16 @@ func TestBootstrapDecides(t *testing.T) {
 	if _, _, err := b.decide(fluxFiles(""), true); err == nil || !strings.Contains(err.Error(), "helm-controller has --insecure-kubeconfig-exec=true, which the agent refuses") {
 		t.Errorf("a flag that the agent refuses: %v", err)
 	}
+	b, _ = newBootstrapOf(func(b *bootstrap) {
+		b.options.Replicas, b.deployed = 2, deployedWith("source-controller", "--watch-label-selector=team=a")
+	})
+	if _, _, err := b.decide(fluxFiles(""), true); err == nil || !strings.Contains(err.Error(), "--shards=4") || !strings.Contains(err.Error(), "--watch-label-selector=team=a") {
+		t.Errorf("a flag of Flux that the agent refuses beside one of its own: %v", err)
+	}
+	b.options.Args = []string{"--watch-label-selector="}
+	if _, _, err := b.decide(fluxFiles(""), true); err != nil {
+		t.Errorf("a person says that there is no selector: %v", err)
+	}
 	b, _ = newBootstrapOf(func(b *bootstrap) { b.options.Lockdown = &v1alpha1.AgentLockdown{} })
 	if _, changes, err := b.decide(fluxFiles("spec: {serviceAccountName: admin}\n"), true); err != nil || changes[path.Join("a", layout.Dir, "agent.yaml")] == nil {
 		t.Errorf("a Kustomization with an account under a lockdown: %v", err)

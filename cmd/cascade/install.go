@@ -11,10 +11,13 @@ import (
 
 	"github.com/fluxcd/pkg/ssa/utils"
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -82,7 +85,30 @@ func (i *install) steps() ([][]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := starts(workload); err != nil {
+		return nil, err
+	}
 	return [][]*unstructured.Unstructured{crds, rights, workload}, nil
+}
+
+// starts is an error if the agent among the objects would end at each start by its arguments: those of
+// the values, and what was added to them.
+func starts(workload []*unstructured.Unstructured) error {
+	for _, u := range workload {
+		if u.GetKind() != "Deployment" {
+			continue
+		}
+		d := &appsv1.Deployment{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {
+			return fmt.Errorf("cannot read Deployment %s: %w", u.GetName(), err)
+		}
+		args := d.Spec.Template.Spec.Containers[0].Args
+		if err := agent.Check(args); err != nil {
+			return fmt.Errorf("cannot install the agent, which would end at each start: %w. Its arguments are %s; more than one replica gives it --shards, and --arg=--NAME=VALUE says what counts",
+				err, strings.Join(args, " "))
+		}
+	}
+	return nil
 }
 
 func (i *install) export() error {

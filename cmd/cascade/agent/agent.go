@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -106,6 +107,9 @@ func bracketed(address string) string {
 func (o *options) together() error {
 	if len(o.children.endpoints) > 0 && (o.serving.metricsAuth != metricsAuthKubernetes || o.serving.metricsAddr == "0") {
 		return fmt.Errorf("cannot use --child-endpoints without --metrics-auth=%s and --metrics-addr: whoever reached the agent would read the metrics of all children", metricsAuthKubernetes)
+	}
+	if o.sharding.shards > 1 && !o.election.enabled {
+		return errors.New("cannot use --shards without leader election: change --enable-leader-election")
 	}
 	return nil
 }

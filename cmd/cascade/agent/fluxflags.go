@@ -99,23 +99,50 @@ func (f *fluxFlags) bind(flags *pflag.FlagSet) {
 // Follows reports whether an agent does anything by one argument of a controller of Flux. It is an
 // error if the agent does not start with it.
 func Follows(arg string) (bool, error) {
-	o := &options{}
-	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	for _, g := range o.groups() {
-		g.bind(flags)
-	}
-	if err := flags.Parse([]string{arg}); err != nil {
-		return false, err
-	}
-	for _, g := range o.groups() {
-		if err := g.check(); err != nil {
-			return false, err
-		}
-	}
-	if _, err := o.gates.build(true); err != nil {
+	o, err := checked([]string{arg}, false)
+	if err != nil {
 		return false, err
 	}
 	return !slices.ContainsFunc(o.flux.flags, func(f *fluxFlag) bool { return f.given }), nil
+}
+
+// Check is an error if an agent ends at its start by the arguments of its container, of which each may
+// be right and all of them are not. Flags that are not known may be those of another version.
+func Check(args []string) error {
+	// Kubernetes replaces variables. An address of a pod has the place of the one that matters here;
+	// what others have nobody knows.
+	known := strings.NewReplacer("$(POD_IP)", "192.0.2.1")
+	var said []string
+	for _, arg := range args {
+		if arg = known.Replace(arg); !strings.Contains(arg, "$(") {
+			said = append(said, arg)
+		}
+	}
+	_, err := checked(said, true)
+	return err
+}
+
+// checked are the options of some arguments, as an agent checks them at its start.
+func checked(args []string, others bool) (*options, error) {
+	o := &options{}
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = others
+	for _, g := range o.groups() {
+		g.bind(flags)
+	}
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	for _, g := range o.groups() {
+		if err := g.check(); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.together(); err != nil {
+		return nil, err
+	}
+	_, err := o.gates.build(true)
+	return o, err
 }
 
 func (f *fluxFlags) check() error {

@@ -105,6 +105,28 @@ func TestFluxFlags(t *testing.T) {
 	}
 }
 
+// TestCheckTogether: arguments that an agent refuses together are told before it gets them.
+func TestCheckTogether(t *testing.T) {
+	for _, tc := range []struct {
+		reason string
+		args   []string
+		want   string // in the error
+	}{
+		{"as the manifests have it", []string{"--metrics-addr=$(POD_IP):8080", "--health-addr=$(POD_IP):9440", "--receiver-addr=$(POD_IP):9292"}, ""},
+		{"replicas share the Children out, or labels do", []string{"--shards=4", "--watch-label-selector=team=a"}, "cannot use --shards with --watch-label-selector"},
+		{"who has which of them a Lease says", []string{"--shards=4", "--enable-leader-election=false"}, "cannot use --shards without leader election"},
+		{"the last one counts", []string{"--watch-label-selector=team=a", "--watch-label-selector=", "--shards=4"}, ""},
+		{"flags of several groups", []string{"--child-endpoints=agent"}, "cannot use --child-endpoints without --metrics-auth"},
+		{"what a variable has nobody knows", []string{"--shards=$(SHARDS)"}, ""},
+		{"another version may have it", []string{"--of-a-later-version=2"}, ""},
+		{"a gate that does not exist", []string{"--feature-gates=None=true"}, "None"},
+	} {
+		if err := Check(tc.args); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", tc.reason, err, tc.want)
+		}
+	}
+}
+
 // TestFollows: what the agent does by an argument of Flux it says before it gets it.
 func TestFollows(t *testing.T) {
 	bare(t)

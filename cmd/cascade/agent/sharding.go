@@ -122,9 +122,6 @@ func (s *sharding) tenures(mgr ctrl.Manager, e *election, l *locks, c client.Cli
 	if s.shards == 1 {
 		return nil, nil
 	}
-	if !e.enabled {
-		return nil, errors.New("cannot use --shards without leader election: change --enable-leader-election")
-	}
 	t := tenure.New(tenure.Options{
 		Shards: s.shards, Replica: l.identity, Namespace: l.namespace, Client: c,
 		Lock: func(name string) tenure.Lock {
