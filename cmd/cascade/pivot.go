@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,7 +82,7 @@ func (c *cli) newPivot() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&f.to, "to", "", "self, parent, or the file of an administrator's kubeconfig of the target")
 	cmd.Flags().StringVar(&f.context, "to-context", "", "context of that kubeconfig")
-	cmd.Flags().StringVar(&f.agents, "agent-namespace", "", "namespace of the agent of this cluster, if it is no Deployment there (default: where it is, or "+v1alpha1.AgentNamespace+")")
+	cmd.Flags().StringVar(&f.agents, "agent-namespace", "", "namespace of the agent of this cluster, if it is no Deployment there, or one of several (default: where it is, or "+v1alpha1.AgentNamespace+")")
 	cmd.Flags().StringVar(&f.toAgents, "to-agent-namespace", "", "that of the agent of the cluster of --to, likewise")
 	cmd.Flags().BoolVar(&f.plan, "plan", false, "say what would be done to which object, and what speaks against it; nothing is changed")
 	cmd.Flags().BoolVar(&f.abort, "abort", false, "turn back: the target loses what it was given, and the source goes on")
@@ -173,14 +174,22 @@ func findAgent(ctx context.Context, side *pivot.Side, role pivot.Role, flag stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentWithin)
 	defer cancel()
-	found, err := installation.Find(ctx, side.Client)
-	switch {
-	case err != nil:
+	agents, err := installation.All(ctx, side.Client)
+	if err != nil {
 		return fmt.Errorf("cannot find the agent of %s: %w", side.Name, err)
-	case found != nil && side.Namespace != "" && side.Namespace != found.Namespace:
-		return fmt.Errorf("cannot use %s %s: the agent of %s is in namespace %s, and would not see the pivot; leave the flag out", flag, side.Namespace, side.Name, found.Namespace)
-	case found != nil:
-		side.Namespace = found.Namespace
+	}
+	var namespaces []string
+	for _, found := range agents {
+		namespaces = append(namespaces, found.Namespace)
+	}
+	switch in := strings.Join(namespaces, " and "); {
+	case len(agents) == 0, slices.Contains(namespaces, side.Namespace):
+	case side.Namespace != "":
+		return fmt.Errorf("cannot use %s %s: the agent of %s is in namespace %s, and would not see the pivot; leave the flag out, or name that one", flag, side.Namespace, side.Name, in)
+	case len(agents) > 1:
+		return fmt.Errorf("cannot tell which agent of %s is meant: there is one in namespace %s; say which with %s", side.Name, in, flag)
+	default:
+		side.Namespace = namespaces[0]
 	}
 	side.Namespace = cmp.Or(side.Namespace, v1alpha1.AgentNamespace)
 	return nil

@@ -38,7 +38,10 @@ func TestPivotOf(t *testing.T) {
 		"SaidParent":  {"flags are of clusters, not of source and target", pivotFlags{to: toParent, agents: "gitops", toAgents: "flux"}, "", "", "flux", "gitops", nil},
 		"Elsewhere":   {"nobody would see the journal", pivotFlags{to: toSelf, agents: "gitops"}, usual, usual, "", "", []string{"--agent-namespace gitops", usual, "this cluster"}},
 		"ToElsewhere": {"nobody would end the pivot", pivotFlags{to: toParent, toAgents: "gitops"}, "", usual, "", "", []string{"--to-agent-namespace gitops", usual, "Cluster fleet/master-1"}},
-		"Two":         {"which one is meant nobody knows", pivotFlags{to: toSelf}, "gitops flux", "", "", "", []string{"agent of this cluster", "gitops", "flux"}},
+		"Two":         {"which one is meant nobody knows", pivotFlags{to: toSelf}, "gitops flux", "", "", "", []string{"agent of this cluster", "gitops", "flux", "say which with --agent-namespace"}},
+		"TwoSaid":     {"tenants have an agent of their own", pivotFlags{to: toSelf, agents: "gitops"}, "gitops flux", "", "gitops", usual, nil},
+		"ToTwoSaid":   {"the same on the other side", pivotFlags{to: "new-mom.yaml", toAgents: "flux"}, usual, "gitops flux", usual, "flux", nil},
+		"TwoOthers":   {"nobody would see the journal", pivotFlags{to: toSelf, agents: "other"}, "gitops flux", "", "", "", []string{"--agent-namespace other", "gitops", "flux"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			with := func(namespaces string) client.Client {

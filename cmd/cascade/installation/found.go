@@ -42,22 +42,33 @@ type Found struct {
 
 // Find looks for the agent of a cluster; nil if there is none.
 func Find(ctx context.Context, c client.Client) (*Found, error) {
+	agents, err := All(ctx, c)
+	if err != nil || len(agents) == 0 {
+		return nil, err
+	}
+	if len(agents) > 1 {
+		return nil, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s and one in %s; delete the Deployment that is none", agents[0].Namespace, agents[1].Namespace)
+	}
+	return &agents[0], nil
+}
+
+// All are the agents of a cluster. There are several where labels share its objects out among them.
+func All(ctx context.Context, c client.Client) ([]Found, error) {
 	list := &appsv1.DeploymentList{}
 	if err := c.List(ctx, list, client.MatchingLabels{nameLabel: v1alpha1.AgentName}); err != nil {
 		return nil, fmt.Errorf("cannot list Deployments to look for an agent: %w", err)
 	}
-	agents := slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool { return d.Name != v1alpha1.AgentName })
-	switch len(agents) {
-	case 0:
-		return nil, nil
-	case 1:
-	default:
-		return nil, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s and one in %s; delete the Deployment that is none", agents[0].Namespace, agents[1].Namespace)
+	var agents []Found
+	for i := range list.Items {
+		d := &list.Items[i]
+		if d.Name != v1alpha1.AgentName {
+			continue
+		}
+		found := appliedBy(d)
+		found.Version, found.HostNetwork, found.Ready = d.Annotations[VersionAnnotation], d.Spec.Template.Spec.HostNetwork, d.Status.ReadyReplicas > 0
+		agents = append(agents, *found)
 	}
-	d := &agents[0]
-	found := appliedBy(d)
-	found.Version, found.HostNetwork, found.Ready = d.Annotations[VersionAnnotation], d.Spec.Template.Spec.HostNetwork, d.Status.ReadyReplicas > 0
-	return found, nil
+	return agents, nil
 }
 
 // appliedBy is where an object of an agent is, and who applies it.
