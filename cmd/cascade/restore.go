@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -147,11 +146,9 @@ func stands(newest store.Version, s *archive.Snapshot, below []store.Version, na
 	for back := 1; len(below) > 0; back *= 2 {
 		v := below[max(len(below)-back, 0)]
 		before, err := load(v)
-		if errors.Is(err, archive.ErrWrongKey) && back > 1 {
-			return nil // what the tier itself saved lies between, and its recipients were others before that
-		}
 		if err != nil {
-			return fmt.Errorf("cannot compare version %s with version %s, which is older: %w; to restore the newest nevertheless, name it with --version", newest, v, err)
+			// Whose it is cannot be told, also if the tier saved others since: it may have been made anew, with another key.
+			return fmt.Errorf("cannot compare version %s with version %s, which is older: %w; if it is for another key, give that as well with --identity, or name the version to restore with --version", newest, v, err)
 		}
 		known, _, err := state.Follows(s, before, namespace)
 		if err == nil && !known {
