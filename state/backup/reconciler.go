@@ -229,12 +229,12 @@ func unreadable(err error) error {
 	return &failure{reason: v1alpha1.ReasonStateUnreadable, err: err}
 }
 
-// admit fails while a Cluster is being restored, and if what is at the destination may still be what is to
-// be restored into the tier: it would no longer be the newest. That can be what others saved, and, while a
-// person holds the Clusters of the tier, what this StateBackup saved after all that it remembers: etcd was
-// rolled back. A tier of which the first sync is open makes no Cluster unasked: where some are not paused, they
-// were restored, moved here, or a person wanted them. Whether all were, nobody knows, so that versions of others
-// are not deleted after that either.
+// admit fails while a Cluster is being restored, and if what others saved at the destination may still be
+// what is to be restored into the tier: it would no longer be the newest. A tier of which the first sync is open
+// makes no Cluster unasked: where some are not paused, they were restored, moved here, or a person wanted
+// them. Whether all were, nobody knows, so that versions of others are not deleted after that either. A version
+// that is later than the last on record is no sign of a rolled back etcd: `cascade save` makes such ones, and
+// so does an agent that ends before it writes the status.
 func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
 	running, err := state.CountRunning(ctx, r.Reader)
 	if err != nil {
@@ -249,21 +249,12 @@ func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, version
 		return unreadable(fmt.Errorf("cannot read the record of the first sync: %w", err))
 	}
 	newest := versions[len(versions)-1]
-	own := mine(o, versions)
-	if settled, _ := firstsync.Says(cm); settled || !own && running > 0 {
+	if settled, _ := firstsync.Says(cm); settled || running > 0 || mine(o, versions) {
 		return nil
 	}
-	if !own {
-		return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
-			"cannot save above version %s, which this StateBackup did not save: no Cluster of the tier runs, and its first sync is not over. If the tier that saved it is gone, and this one takes its place: cascade restore. "+
-				"If that is another tier: give this one a destination of its own. If nothing is to be restored, or all is: cascade approve first-sync", newest)}
-	}
-	if last := store.ParseVersion(o.Status.LastVersion); last != (store.Version{}) && newest.Compare(last) > 0 && firstsync.Held(cm) {
-		return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
-			"cannot save above version %s: the last one on record here is %s, and the Clusters of the tier are held (state: adopt), so that its etcd may have been rolled back. "+
-				"If the tier lacks what that version has: cascade restore. If nothing is to be restored, or all is: cascade approve first-sync", newest, last)}
-	}
-	return nil
+	return &failure{reason: v1alpha1.ReasonRestorePending, err: fmt.Errorf(
+		"cannot save above version %s, which this StateBackup did not save: no Cluster of the tier runs, and its first sync is not over. If the tier that saved it is gone, and this one takes its place: cascade restore. "+
+			"If that is another tier: give this one a destination of its own. If nothing is to be restored, or all is: cascade approve first-sync", newest)}
 }
 
 // mine reports whether a StateBackup saved at its destination before. The version of Cascade before noted no

@@ -281,7 +281,7 @@ func TestRestorePending(t *testing.T) {
 		"Moved":     {"it saved elsewhere, and a version has the same name anywhere", "open", true, "s3://bucket/wrong", false, false, none, "version 1-1"},
 		"Before":    {"the version of Cascade before saved it, here", "open", true, "", false, true, none, ""},
 		"Later":     {"the status of its last version was not written", "open", true, "s3://bucket/tier", true, false, none, ""},
-		"Back":      {"etcd was rolled back, and a person holds what was made since", "adopt", true, "s3://bucket/tier", true, false, []string{""}, "above version 2-1"},
+		"LaterHeld": {"or a person called cascade save, in a tier that is held for months, as after an upgrade", "adopt", true, "s3://bucket/tier", true, false, []string{""}, ""},
 		"OwnHeld":   {"a person holds the Clusters, for whatever reason", "adopt", true, "s3://bucket/tier", false, false, none, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -230,9 +230,6 @@ func SameMark(a, b *corev1.ConfigMap, name types.NamespacedName) bool {
 	return recordOf(a).standings()[name] == recordOf(b).standings()[name] && ManagedBy(a, name) == ManagedBy(b, name)
 }
 
-// Held reports whether a record says that a person holds the Clusters of its tier.
-func Held(cm *corev1.ConfigMap) bool { return recordOf(cm).state == v1alpha1.FirstSyncAdopt }
-
 // Says reads from a record whether its tier is settled, and which Clusters were paused or
 // being moved when they were last seen, or are managed by another tier.
 func Says(cm *corev1.ConfigMap) (settled bool, away map[types.NamespacedName]bool) {
