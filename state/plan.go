@@ -375,9 +375,9 @@ func (p *planner) object(n *graph.Node) {
 func (p *planner) cluster(s *Step) {
 	name := nameOf(s.saved)
 	if s.there != nil {
-		if by := s.there.GetAnnotations()[v1alpha1.RestoringAnnotation]; by != "" && by != p.plan.id {
+		if by := restoringFrom(s.there); by != "" && by != p.plan.id {
 			s.Action, s.Reason = Refuse, ReasonOtherRestore
-			s.Why = fmt.Sprintf("state %s is being restored; finish that first, with its --version: cascade restore --dry-run says which state a version has", by)
+			s.Why = fmt.Sprintf("state %s is being restored; finish that first, with its --version: cascade restore --dry-run says which state a version has; %s", by, letGo)
 		}
 		return
 	}

@@ -173,9 +173,13 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	restoring := func(of []*unstructured.Unstructured, id string) *unstructured.Unstructured {
+	annotated := func(of []*unstructured.Unstructured, id string) *unstructured.Unstructured {
 		u := of[0].DeepCopy()
 		u.SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: id})
+		return u
+	}
+	restoring := func(of []*unstructured.Unstructured, id string) *unstructured.Unstructured {
+		u := annotated(of, id)
 		_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
 		return u
 	}
@@ -220,6 +224,9 @@ resume fleet/b
 `},
 		"Other": {"two states are not mixed", facts{there: thereAs(restoring(a, "other"))}, Options{},
 			strings.NewReplacer("Create Cluster/fleet/a\n", "Refuse Cluster/fleet/a OtherRestoreUnfinished\n", "Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsThere\n",
+				"Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsThere\n", "resume fleet/a\n", "").Replace(whole)},
+		"OtherResumed": {"a person resumed a Cluster of a restore that was ended", facts{there: thereAs(annotated(a, "other"))}, Options{},
+			strings.NewReplacer("Create Cluster/fleet/a\n", "", "Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsThere\n",
 				"Create Secret/fleet/a-ca\n", "Skip Secret/fleet/a-ca ClusterIsThere\n", "resume fleet/a\n", "").Replace(whole)},
 		"Alive": {"what a Cluster that runs here lacks may have been removed", facts{there: thereAs(a[0])}, Options{},
 			strings.NewReplacer("Create Cluster/fleet/a\n", "", "Create LocalCluster/fleet/a\n", "Skip LocalCluster/fleet/a ClusterIsThere\n",
@@ -662,7 +669,11 @@ func TestHalfRestored(t *testing.T) {
 		t.Error(err)
 	}
 	s.Objects[3].SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: "id"})
-	if err := whole(s); !errors.Is(err, ErrRestoring) || !strings.Contains(err.Error(), "Cluster fleet/b") {
+	if err := whole(s); err != nil {
+		t.Errorf("a person resumed it: %v", err)
+	}
+	_ = unstructured.SetNestedField(s.Objects[3].Object, true, "spec", "paused")
+	if err := whole(s); !errors.Is(err, ErrRestoring) || !strings.Contains(err.Error(), "Cluster fleet/b") || !strings.Contains(err.Error(), v1alpha1.RestoringAnnotation) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/graph"
 	"github.com/cascade-gitops/cascade/remote/epoch"
@@ -33,7 +34,10 @@ const (
 )
 
 // ErrRestoring: a restore into the tier is not over.
-var ErrRestoring = errors.New("a restore into the tier is not over: where it was ended, call the same cascade restore again")
+var ErrRestoring = errors.New("a restore into the tier is not over: where it was ended, call the same cascade restore again; " + letGo)
+
+// letGo is what a person does about a Cluster of a restore that cannot be ended any more.
+const letGo = "if the version is gone, see that the Cluster has all its objects, and take spec.paused and annotation " + v1alpha1.RestoringAnnotation + " off it"
 
 // TakeOptions of Take.
 type TakeOptions struct {
@@ -114,11 +118,20 @@ func Take(ctx context.Context, c client.Reader, o TakeOptions) (*archive.Snapsho
 // whole fails for a state of which a Cluster is still being restored.
 func whole(s *archive.Snapshot) error {
 	for i := range s.Objects {
-		if u := &s.Objects[i]; isCluster(u) && u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
+		if u := &s.Objects[i]; isCluster(u) && restoringFrom(u) != "" {
 			return restoring(nameOf(u))
 		}
 	}
 	return nil
+}
+
+// restoringFrom is the state that a Cluster is being restored from, empty if it is not. It is paused until it
+// is whole: a person who resumed it ended that, and left the annotation.
+func restoringFrom(u *unstructured.Unstructured) string {
+	if !clusterapi.IsPausedBySpec(u) {
+		return ""
+	}
+	return u.GetAnnotations()[v1alpha1.RestoringAnnotation]
 }
 
 func restoring(cluster types.NamespacedName) error {

@@ -188,7 +188,7 @@ func CountRunning(ctx context.Context, c kube.Reader) (n int, err error) {
 		if !clusterapi.IsPausedBySpec(u) {
 			n++
 		}
-		if u.GetAnnotations()[v1alpha1.RestoringAnnotation] != "" {
+		if restoringFrom(u) != "" {
 			unfinished = restoring(nameOf(u))
 		}
 	})

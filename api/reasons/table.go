@@ -1491,7 +1491,7 @@ func stateBackup() Section {
 			{
 				Reasons: []string{"RestorePending"},
 				Means:   "a Cluster is being restored, so that the tier has not all of its state yet; or the destination has versions that this StateBackup did not save, the first sync of the tier is not over, and no Cluster of the tier runs: a version above them would be that of an empty tier; nothing is saved or deleted",
-				Next:    "where a restore was ended: the same `cascade restore` again; if the tier that saved them is gone, and this one takes its place: `cascade restore`, to its end; if they are another tier's, which may run: a destination of its own; if nothing is to be restored, or all is: `cascade approve first-sync`",
+				Next:    "where a restore was ended: the same `cascade restore` again, or, if its version is gone, take `spec.paused` and the annotation `cascade.dev/restoring` off the Cluster once that is whole; if the tier that saved them is gone, and this one takes its place: `cascade restore`, to its end; if they are another tier's, which may run: a destination of its own; if nothing is to be restored, or all is: `cascade approve first-sync`",
 			},
 			{
 				Reasons: []string{"EncryptionFailed"},

@@ -259,7 +259,7 @@ func TestRestorePending(t *testing.T) {
 		later bool
 		// before: so did the version of Cascade before, which noted no destination.
 		before bool
-		// clusters of the tier, each with the state that is being restored, if one is, or paused.
+		// clusters of the tier, each with the state that is being restored, if one is, or paused, or resumed by a person after that.
 		clusters []string
 		// want is a part of the condition; empty: a version is saved.
 		want string
@@ -276,6 +276,7 @@ func TestRestorePending(t *testing.T) {
 		"Held":      {"a hold of a person does not end by itself", "adopt", true, "", false, false, []string{""}, ""},
 		"Restoring": {"a part of them is made", "open", true, "", false, false, []string{"", "id"}, "Cluster fleet/b is being restored"},
 		"Again":     {"a part of them is made, and the tier lives on: half of it would be the newest version", "settled", true, "s3://bucket/tier", false, false, []string{"id"}, "the same cascade restore"},
+		"Resumed":   {"the restore was ended long ago, and a person let the Cluster go on", "settled", true, "s3://bucket/tier", false, false, []string{"resumed"}, ""},
 		"Elsewhere": {"they are restored from elsewhere", "open", false, "", false, false, []string{"id"}, "the same cascade restore"},
 		"Own":       {"it saved there before", "open", true, "s3://bucket/tier", false, false, none, ""},
 		"Moved":     {"it saved elsewhere, and a version has the same name anywhere", "open", true, "s3://bucket/wrong", false, false, none, "version 1-1"},
@@ -450,8 +451,11 @@ func (b *bench) cluster(name, restoring string) {
 	case "":
 	case "paused":
 		_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
+	case "resumed":
+		u.SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: "id"})
 	default:
 		u.SetAnnotations(map[string]string{v1alpha1.RestoringAnnotation: restoring})
+		_ = unstructured.SetNestedField(u.Object, true, "spec", "paused")
 	}
 	if err := b.Client.Create(b.t.Context(), u); err != nil {
 		b.t.Fatal(err)
