@@ -105,6 +105,14 @@ type facts struct {
 	lineage []epoch.Mark
 	// clusters are those that are there, of the ones that the state's record says were moved away.
 	clusters map[types.NamespacedName]bool
+	// given are the runs of Rollouts in which Children got a revision.
+	given map[runKey]bool
+}
+
+// runKey names a run of a Rollout.
+type runKey struct {
+	namespace, rollout string
+	number             int64
 }
 
 // ID identifies the content of a saved state.
@@ -516,14 +524,20 @@ func (p *planner) undecided(saved, there *unstructured.Unstructured) bool {
 	case now.LastGood != nil, ended, then.Run == nil && then.LastGood == nil && len(then.History) == 0:
 		return false
 	case now.Run != nil:
-		return then.Run != nil && !now.Run.Began.Equal(&then.Run.Began) && (paused || nobodyHas(&now))
+		return then.Run != nil && !now.Run.Began.Equal(&then.Run.Began) && (paused || p.nobodyHas(is))
 	}
 	return true
 }
 
-// nobodyHas reports whether no cluster got anything of the run of a Rollout, or may have.
-func nobodyHas(s *v1alpha1.RolloutStatus) bool {
-	return s.Run.Wave == 0 && (!s.Run.Begun || s.Clusters.Updated+s.Clusters.Updating+s.Clusters.Failed == 0)
+// nobodyHas reports whether no cluster got anything of the run of a Rollout, or may have. The wave says nothing
+// of that: one in which nobody can be reached is passed. Nor do clusters that failed, as those that cannot be
+// reached may count as such. The counts are those of now, what Children got of when the restore began.
+func (p *planner) nobodyHas(o *v1alpha1.Rollout) bool {
+	run, clusters := o.Status.Run, o.Status.Clusters
+	if run.Wave == 0 && !run.Begun {
+		return true
+	}
+	return !p.facts.given[runKey{o.Namespace, o.Name, run.Number}] && clusters.Updated+clusters.Updating == 0
 }
 
 // wasSuspended reports whether a Child is one that the agent made for a Cluster of this restore

@@ -529,6 +529,11 @@ func TestRolloutDecided(t *testing.T) {
 	}
 	const saved = ", status: {uid: former, run: {number: 12, phase: Aborted, began: '2026-01-02T00:00:00Z'}, lastGood: {run: 11}, history: [{number: 11}]}"
 	const premature = ", status: {uid: here, run: {number: 1, phase: Progressing, began: '2026-01-03T00:00:00Z'}}"
+	// child got a revision in run 2 of the Rollout.
+	child := object(t, "{apiVersion: cascade.dev/v1alpha1, kind: Child, metadata: {name: c, namespace: fleet}, status: {rollouts: [{name: other, run: 1}, {name: r, run: 2}]}}")
+	unproven := func(run int, clusters string) string {
+		return fmt.Sprintf(", status: {run: {number: %d, phase: Progressing, wave: 1, unproven: true, began: '2026-01-03T00:00:00Z'}, clusters: {%s}}", run, clusters)
+	}
 	for name, tt := range map[string]struct {
 		reason, saved, there string
 		clusters             []*unstructured.Unstructured
@@ -546,6 +551,9 @@ func TestRolloutDecided(t *testing.T) {
 		"Passing":   {"and is in a later wave, which waits", saved, ", status: {run: {number: 1, phase: Progressing, wave: 1, began: '2026-01-03T00:00:00Z'}, clusters: {updated: 1}}", nil, false, false, Differ},
 		"Nobody":    {"a run began that no cluster was let have, as their kubeconfigs come with the restore", saved, premature, nil, false, true, Update},
 		"Reached":   {"nor could any be reached", saved, ", status: {run: {number: 1, phase: Progressing, begun: true, began: '2026-01-03T00:00:00Z'}, clusters: {total: 1, deferred: 1}}", nil, false, true, Update},
+		"Unproven":  {"and its first waves are passed for that", saved, unproven(1, "total: 2, deferred: 2"), nil, false, true, Update},
+		"Counted":   {"or count as failed, as spec.unreachable says", saved, unproven(1, "total: 2, failed: 2"), nil, false, true, Update},
+		"Given":     {"a cluster missed the deadline of the run", saved, unproven(2, "total: 2, failed: 2"), nil, false, false, Differ},
 		"Newer":     {"a newer commit took the place of a run that no cluster followed", saved, ", status: {run: {number: 2, phase: Progressing, began: '2026-01-04T00:00:00Z'}, history: [{number: 1, phase: Superseded, began: '2026-01-03T00:00:00Z'}]}", cluster(t, "a"), false, true, Update},
 		"NewerOwn":  {"a newer commit took the place of the run of the state", saved, ", status: {run: {number: 13, phase: Progressing, began: '2026-01-04T00:00:00Z'}, history: [{number: 12, phase: Superseded, began: '2026-01-02T00:00:00Z'}]}", cluster(t, "a"), false, false, Differ},
 		"Ended":     {"a run ended here otherwise", saved, ", status: {run: {number: 1, phase: Aborted, began: '2026-01-03T00:00:00Z'}, history: [{number: 1, phase: Aborted, began: '2026-01-03T00:00:00Z'}]}", cluster(t, "a"), false, false, Differ},
@@ -554,7 +562,7 @@ func TestRolloutDecided(t *testing.T) {
 		"Nothing":   {"nothing was decided before", ", status: {candidate: {revision: c6}}", ", status: {candidate: {revision: c7}}", nil, false, false, Differ},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := fake.NewClientBuilder().WithStatusSubresource(rollout("")).WithInterceptorFuncs(giveUID()).Build()
+			c := fake.NewClientBuilder().WithObjects(child.DeepCopy()).WithStatusSubresource(rollout("")).WithInterceptorFuncs(giveUID()).Build()
 			write := func(o kube.Object) {
 				if o.GetName() != "r" {
 					return

@@ -210,7 +210,31 @@ func learn(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options) (
 			return f, err
 		}
 	}
+	if err := f.learnGiven(ctx, c, kinds[rollouts]); err != nil {
+		return f, err
+	}
 	return f, f.learnAway(ctx, c, s, o)
+}
+
+// learnGiven reads what Rollouts of some namespaces let Children have, also such as the state does not have.
+func (f *facts) learnGiven(ctx context.Context, c kube.Client, namespaces map[string]bool) error {
+	f.given = map[runKey]bool{}
+	for namespace := range namespaces {
+		var unread error
+		_, err := list(ctx, c, children, namespace, func(u *unstructured.Unstructured) {
+			child := &v1alpha1.Child{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, child); err != nil {
+				unread = fmt.Errorf("cannot read Child %s/%s: %w", namespace, u.GetName(), err)
+			}
+			for _, pin := range child.Status.Rollouts {
+				f.given[runKey{namespace, pin.Name, pin.Run}] = true
+			}
+		})
+		if err := errors.Join(err, unread); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // learnAway looks for the Clusters that the state has on record as moved away: they may be here again.
