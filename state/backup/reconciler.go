@@ -180,6 +180,9 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 	if err != nil && !errors.Is(err, store.ErrGone) { // what is gone is saved anew
 		return "", destination(err)
 	}
+	if err == nil && len(versions) == 0 {
+		o.Status.SavedAbove = "" // nothing was ever saved there, so that its epochs begin anew
+	}
 	o.Status.Versions = int32(min(len(versions), 1<<30))
 	if err := r.admit(ctx, o, versions); err != nil {
 		return "", err
@@ -260,7 +263,7 @@ func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, version
 // mine reports whether a StateBackup saved at its destination before. The version of Cascade before noted no
 // destination. The digest is only there while the spec is the one by which the last version was saved.
 func mine(o *v1alpha1.StateBackup, versions []store.Version) bool {
-	return o.Status.Destination == o.Spec.Destination.URL ||
+	return store.SamePlace(o.Status.Destination, o.Spec.Destination.URL) ||
 		o.Status.Destination == "" && o.Status.LastDigest != "" && o.Status.LastVersion == versions[len(versions)-1].String()
 }
 
@@ -271,8 +274,10 @@ func (r *Reconciler) claim(ctx context.Context, o *v1alpha1.StateBackup, version
 		return nil
 	}
 	claimed := o.DeepCopy()
-	claimed.Status.Destination, claimed.Status.SavedAbove = o.Spec.Destination.URL, ""
-	if len(versions) > 0 && !mine(o, versions) {
+	claimed.Status.Destination = o.Spec.Destination.URL
+	if len(versions) == 0 {
+		claimed.Status.SavedAbove = ""
+	} else if !mine(o, versions) {
 		claimed.Status.SavedAbove = versions[len(versions)-1].String()
 	}
 	if err := status.Patch(ctx, r.Client, o, claimed, manager); err != nil {

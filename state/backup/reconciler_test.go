@@ -404,6 +404,40 @@ func TestOthersVersions(t *testing.T) {
 	if names, want := b.versions(), []string{"1-1", "1-2", "1-3", "5-1", "6-1"}; !slices.Equal(names, want) {
 		t.Errorf("the versions are %q, want %q", names, want)
 	}
+	// Somebody deletes the bucket, and makes it anew: its epochs begin anew.
+	b.dir = t.TempDir()
+	for i := range 3 {
+		b.now = b.now.Add(time.Hour)
+		b.change(string(rune('m' + i)))
+		if _, _, err := b.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, want := b.versions(), []string{"2-1", "3-1"}; !slices.Equal(names, want) {
+		t.Errorf("in a new place the versions are %q, want %q", names, want)
+	}
+}
+
+// TestSamePlace: versions are a StateBackup's own also where its URL is written otherwise.
+func TestSamePlace(t *testing.T) {
+	b := newBench(t, nil)
+	for i, url := range []string{"s3://bucket/tier", "s3://bucket/tier?region=eu-central-1", "s3://bucket/tier/?region=eu-central-1"} {
+		b.now = b.now.Add(time.Hour)
+		o := &v1alpha1.StateBackup{}
+		if err := b.Client.Get(t.Context(), client.ObjectKey{Namespace: "cascade-system", Name: "tier"}, o); err != nil {
+			t.Fatal(err)
+		}
+		o.Spec.Destination.URL, o.Generation = url, int64(i+1)
+		if err := b.Client.Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		if o, _, err := b.reconcile(); err != nil || o.Status.SavedAbove != "" || o.Status.Destination != url {
+			t.Errorf("%s: %+v, %v", url, o.Status, err)
+		}
+	}
+	if names, want := b.versions(), []string{"2-1", "3-1"}; !slices.Equal(names, want) {
+		t.Errorf("the versions are %q, want %q", names, want)
+	}
 }
 
 // TestOwnVersion: the first version of a StateBackup is saved, and what became of it is not written.

@@ -64,6 +64,15 @@ func (a Address) String() string {
 	return strings.TrimSuffix(a.Kind+"://"+a.Bucket+"/"+a.Path, "/")
 }
 
+// SamePlace reports whether two addresses are known to be of one place. A region says only how a bucket is
+// reached, as its name is its own in all regions of a server; another server has other buckets of that name.
+func SamePlace(a, b string) bool {
+	one, err1 := Parse(a)
+	other, err2 := Parse(b)
+	one.Region, other.Region = "", ""
+	return errors.Join(err1, err2) == nil && one == other
+}
+
 // Parse reads an address:
 //
 //	/a/directory, a/directory, file:///a/directory

@@ -346,6 +346,28 @@ func TestLargeArchives(t *testing.T) {
 	})
 }
 
+func TestSamePlace(t *testing.T) {
+	for _, row := range []struct {
+		reason, a, b string
+		want         bool
+	}{
+		{"as it is", "s3://b/p", "s3://b/p", true},
+		{"a region is a way to it", "s3://b/p", "s3://b/p?region=R", true},
+		{"so is a slash", "s3://b/p/", "s3://b/p", true},
+		{"what is left out is written", "git+https://h/r", "git+https://h/r?branch=cascade-state", true},
+		{"another server has another bucket of that name", "s3://b/p?region=R", "s3://b/p?endpoint=https://h", false},
+		{"another prefix", "s3://b/p", "s3://b/q", false},
+		{"another branch", "git+https://h/r", "git+https://h/r?branch=main", false},
+		{"another cloud", "s3://b/p", "gs://b/p", false},
+		{"none is on record", "", "s3://b/p", false},
+		{"nor any", "", "", false},
+	} {
+		if got := store.SamePlace(row.a, row.b); got != row.want {
+			t.Errorf("%s: %q and %q: %v", row.reason, row.a, row.b, got)
+		}
+	}
+}
+
 func TestParse(t *testing.T) {
 	for _, row := range []struct{ reason, in, want string }{
 		{"a path is a directory", "/a/b/", "/a/b"},
