@@ -1,11 +1,13 @@
 package answer
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"sync"
 	"syscall"
 	"time"
 
@@ -83,19 +85,20 @@ func (a Addresses) refused(ip netip.Addr) bool {
 	return false
 }
 
+// dialer connects to any address.
+func dialer() *net.Dialer { return &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second} }
+
 // Dial connects to an address that is not refused. The error is an Error otherwise.
 func (a Addresses) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := &net.Dialer{
-		Timeout: 10 * time.Second, KeepAlive: 30 * time.Second,
-		ControlContext: func(_ context.Context, _, at string, _ syscall.RawConn) error {
-			to, err := netip.ParseAddrPort(at)
-			if err != nil || a.refused(to.Addr()) {
-				return errAddress()
-			}
-			return nil
-		},
+	d := dialer()
+	d.ControlContext = func(_ context.Context, _, at string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(at)
+		if err != nil || a.refused(to.Addr()) {
+			return errAddress()
+		}
+		return nil
 	}
-	return dialer.DialContext(ctx, network, address)
+	return d.DialContext(ctx, network, address)
 }
 
 func errAddress() error {
@@ -115,18 +118,34 @@ func (a Addresses) Check(server string) error {
 	return nil
 }
 
-// Restrict lets a transport ask servers at these addresses only. Its proxy is set before, and
-// is called by the same rule. Which address a name means is the proxy's matter, so that with
-// one only what is written is checked.
-func (a Addresses) Restrict(t *http.Transport) {
+// Restrict lets a transport ask servers at these addresses only. Its proxy is set before. One that whoever
+// runs the agent set up, as in its environment, is ours, and may be anywhere; any other is called by the same
+// rule. Which address a name means is the proxy's matter, so that with one only what is written is checked.
+func (a Addresses) Restrict(t *http.Transport, ours bool) {
 	proxy := t.Proxy
-	t.DialContext = a.Dial
+	var proxies sync.Map // host and port of ours
 	t.Proxy = func(r *http.Request) (*url.URL, error) {
 		if err := a.Check(r.URL.String()); err != nil || proxy == nil {
 			return nil, err
 		}
-		return proxy(r)
+		by, err := proxy(r)
+		if by != nil && ours {
+			proxies.Store(hostPort(by), true)
+		}
+		return by, err
 	}
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if _, ok := proxies.Load(address); ok {
+			return dialer().DialContext(ctx, network, address)
+		}
+		return a.Dial(ctx, network, address)
+	}
+}
+
+// hostPort is where a transport dials a proxy.
+func hostPort(proxy *url.URL) string {
+	usual := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+	return net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), usual[proxy.Scheme]))
 }
 
 // Guard bounds all that is sent with a configuration that came from somebody else, by

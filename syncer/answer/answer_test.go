@@ -419,6 +419,56 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestProxyOfTheAgent: a proxy that whoever runs the agent set up may be in a network that is denied to
+// tenants. That of a tenant may not, nor may what is asked through either, or past it.
+func TestProxyOfTheAgent(t *testing.T) {
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "by proxy: ", r.URL) }))
+	defer proxy.Close()
+	beside := httptest.NewServer(http.NotFoundHandler())
+	defer beside.Close()
+	at, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loopback := answer.Addresses{Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	for name, tt := range map[string]struct {
+		reason, ask  string
+		ours, direct bool
+		refused      bool
+	}{
+		"Ours":     {"the operator's own setting", "http://issuer.example/", true, false, false},
+		"Tenant's": {"a Provider names it", "http://issuer.example/", false, false, true},
+		"Through":  {"what is asked is checked as it is written", "http://127.0.0.1/", true, false, true},
+		"Past":     {"as NO_PROXY says", beside.URL, true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			transport := &http.Transport{Proxy: func(r *http.Request) (*url.URL, error) {
+				if tt.direct && r.URL.Host != "issuer.example" {
+					return nil, nil
+				}
+				return at, nil
+			}}
+			defer transport.CloseIdleConnections()
+			loopback.Restrict(transport, tt.ours)
+			for _, ask := range []string{"http://issuer.example/", tt.ask} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, ask, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				response, err := transport.RoundTrip(r)
+				if err == nil {
+					response.Body.Close()
+				}
+				if want := !tt.ours || ask == tt.ask && tt.refused; (reasonOf(err) == answer.ReasonAddress) != want || !want && err != nil {
+					t.Errorf("%s: %s: %v", tt.reason, ask, err)
+				}
+			}
+		})
+	}
+}
+
 // TestDeadline: a call that comes without one gets one, and a watch does not.
 func TestDeadline(t *testing.T) {
 	for path, want := range map[string]bool{"/version": true, "/api/v1/secrets": true, "/api/v1/secrets?watch=1": false} {

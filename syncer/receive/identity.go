@@ -51,18 +51,18 @@ type issuer struct {
 }
 
 // NewIssuers asks issuers over a transport of its own, at these addresses only: a Receiver
-// names them, and they name where their keys are. Their certificates are verified by the
+// names them, and they name where their keys are. The proxy of the environment may be anywhere. Their certificates are verified by the
 // roots of the system. No redirect is followed.
 func NewIssuers(now func() time.Time, addresses answer.Addresses) *Issuers {
-	transport := &http.Transport{
+	transport := answer.Over(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: issuerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: 64 << 10,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-	}
-	addresses.Restrict(transport)
+	})
+	addresses.Restrict(transport.Transport, true)
 	return &Issuers{now: now, known: map[string]*issuer{}, client: &http.Client{
 		Timeout:       issuerTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     boundedBody{answer.Over(transport)},
+		Transport:     boundedBody{transport},
 	}}
 }
 

@@ -94,16 +94,16 @@ func (s *Senders) client(config *tls.Config, proxy *url.URL) *http.Client {
 	if proxy != nil {
 		by = http.ProxyURL(proxy)
 	}
-	transport := &http.Transport{
+	transport := answer.Over(&http.Transport{
 		Proxy: by, TLSClientConfig: config, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns: 2, MaxIdleConnsPerHost: 2, IdleConnTimeout: 2 * linger, MaxResponseHeaderBytes: mostAnswer,
 		// An answer is bounded as it comes, not as it is packed.
 		DisableCompression: true,
-	}
-	s.Addresses.Restrict(transport)
+	})
+	s.Addresses.Restrict(transport.Transport, proxy == nil)
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     answer.Over(transport),
+		Transport:     transport,
 	}
 }
 
@@ -137,7 +137,7 @@ func (s *Senders) settings(ctx context.Context, p *notificationv1beta3.Provider)
 		return out, nil, err
 	}
 	if out.Token == "" && s.GitHubApp != nil && (spec.Type == notificationv1beta3.GitHubProvider || spec.Type == notificationv1beta3.GitHubDispatchProvider) && hasApp(data) {
-		if out.Token, err = s.GitHubApp(ctx, out.Address, data, by, s.Addresses.Restrict); err != nil {
+		if out.Token, err = s.GitHubApp(ctx, out.Address, data, by, func(t *http.Transport) { s.Addresses.Restrict(t, by == nil) }); err != nil {
 			if f := failed(err); f.reason == ReasonAddressRefused {
 				return out, nil, f
 			}
