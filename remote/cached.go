@@ -13,8 +13,7 @@ import (
 )
 
 // Cached returns what a cache does to each object before it keeps it. Nobody reads managed
-// fields, but those of a Child of a Cluster that somebody declares (labelsFor), by its labels or by
-// an apply. Of a Child with ten layers, half of what was decoded is texts that thousands of
+// fields, but those of a Child of a Cluster that somebody declares (labelsFor). Of a Child with ten layers, half of what was decoded is texts that thousands of
 // Children have in common, and room that decoding lists left. It is safe for concurrent use.
 func Cached() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
@@ -22,10 +21,8 @@ func Cached() toolscache.TransformFunc {
 	return func(o any) (any, error) {
 		if child, ok := o.(*v1alpha1.Child); ok {
 			shared.child(child)
-			ofObject := slices.DeleteFunc(child.ManagedFields, func(m metav1.ManagedFieldsEntry) bool { return m.Subresource != "" })
-			applied := slices.ContainsFunc(ofObject, func(m metav1.ManagedFieldsEntry) bool { return m.Operation == metav1.ManagedFieldsOperationApply })
-			if child.Spec.ClusterRef != nil && (applied || declaredBy(child.Labels) != "") {
-				child.ManagedFields = ofObject
+			if child.Spec.ClusterRef != nil && declaredBy(child.Labels) != "" {
+				child.ManagedFields = slices.DeleteFunc(child.ManagedFields, func(m metav1.ManagedFieldsEntry) bool { return m.Subresource != "" })
 				return child, nil
 			}
 		}

@@ -90,14 +90,4 @@ func TestCachedOthers(t *testing.T) {
 	if _, err := transform(declared); err != nil || len(declared.ManagedFields) != 1 || declared.ManagedFields[0].Manager != "kustomize-controller" {
 		t.Errorf("whose the labels are of a Child that somebody declares is not known: %v, %v", declared.ManagedFields, err)
 	}
-	applied := &v1alpha1.Child{Spec: declared.Spec}
-	applied.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "argocd-controller", Operation: metav1.ManagedFieldsOperationApply}}
-	if _, err := transform(applied); err != nil || len(applied.ManagedFields) != 1 {
-		t.Errorf("whose the labels are of a Child that somebody applies is not known: %v, %v", applied.ManagedFields, err)
-	}
-	status := &v1alpha1.Child{Spec: declared.Spec}
-	status.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "other", Operation: metav1.ManagedFieldsOperationApply, Subresource: "status"}}
-	if _, err := transform(status); err != nil || len(status.ManagedFields) != 0 {
-		t.Errorf("managed fields of a status are kept: %v, %v", status.ManagedFields, err)
-	}
 }

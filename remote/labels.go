@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,45 +52,32 @@ func ownerLabels(of map[string]string) map[string]string {
 }
 
 // labelsFor are the labels that a Child has by those of its Cluster. One that somebody declares keeps
-// what others than the agent gave it, as its owner would give it that again each time. Where no label
-// names an owner, an apply tells of one, as that of Argo CD does: the rest may be of a restore, or of a
-// person once, and would keep the Child from following its Cluster.
+// what others than the agent gave it, as its owner would give it that again each time.
 func labelsFor(child *v1alpha1.Child, cluster map[string]string) (map[string]string, error) {
-	labels, declared := childLabels(cluster), declaredBy(child.Labels) != ""
-	ours, theirs := map[string]bool{}, lastApplied(child)
+	labels := childLabels(cluster)
+	if declaredBy(child.Labels) == "" {
+		return labels, nil
+	}
+	ours, theirs := map[string]bool{}, map[string]bool{}
 	for _, m := range child.ManagedFields {
 		names, err := LabelsOwned(m)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the managed fields of Child %s: %w", client.ObjectKeyFromObject(child), err)
 		}
+		of := theirs
+		if m.Manager == statusManager && m.Operation == metav1.ManagedFieldsOperationUpdate {
+			of = ours
+		}
 		for _, name := range names {
-			switch {
-			case m.Manager == statusManager && m.Operation == metav1.ManagedFieldsOperationUpdate:
-				ours[name] = true
-			case declared || m.Operation == metav1.ManagedFieldsOperationApply:
-				theirs[name] = true
-			}
+			of[name] = true
 		}
 	}
 	for name, value := range child.Labels {
-		if theirs[name] || declared && (isOwnerLabel(name) || !ours[name]) {
+		if isOwnerLabel(name) || theirs[name] || !ours[name] {
 			labels[name] = value
 		}
 	}
 	return labels, nil
-}
-
-// lastApplied has the names of the labels that a client-side apply declared, as it writes them down.
-// What cannot be read declares nothing: the annotation is anybody's.
-func lastApplied(child *v1alpha1.Child) map[string]bool {
-	names := map[string]bool{}
-	var manifest metav1.PartialObjectMetadata
-	if json.Unmarshal([]byte(child.Annotations[corev1.LastAppliedConfigAnnotation]), &manifest) == nil {
-		for name := range manifest.Labels {
-			names[name] = true
-		}
-	}
-	return names
 }
 
 // LabelsOwned are the names of the labels that an entry of managedFields has.

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,40 +13,6 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
-
-// TestLabelsOf: whoever declares a Child by an apply, as Argo CD does, would give it its labels again. What a
-// restore wrote, or a person once, is of nobody, and follows the Cluster.
-func TestLabelsOf(t *testing.T) {
-	applied := func(entry metav1.ManagedFieldsEntry) metav1.ManagedFieldsEntry {
-		entry.Operation = metav1.ManagedFieldsOperationApply
-		return entry
-	}
-	const instance = "app.kubernetes.io/instance"
-	for name, tc := range map[string]struct {
-		reason   string
-		managed  []metav1.ManagedFieldsEntry
-		declared string
-		want     map[string]string
-	}{
-		"Server":   {"a server-side apply", []metav1.ManagedFieldsEntry{applied(labelling("argocd-controller", instance, "site")), labelling(statusManager, "old")}, "", map[string]string{"site": "there", instance: "fleet"}},
-		"Client":   {"a client-side apply writes down what it declares", []metav1.ManagedFieldsEntry{labelling("argocd-controller", instance, "site")}, `{"metadata":{"labels":{"app.kubernetes.io/instance":"fleet"}}}`, map[string]string{"site": "here", instance: "fleet"}},
-		"Restored": {"a restore wrote all of it", []metav1.ManagedFieldsEntry{labelling("velero-server", "site", "old", instance)}, "", map[string]string{"site": "here"}},
-		"Unread":   {"what is no manifest declares nothing", nil, "{", map[string]string{"site": "here"}},
-		"Bare":     {"a manifest without labels", nil, `{"metadata":{"name":"alpha"}}`, map[string]string{"site": "here"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			child := childNamed("alpha", nil)
-			child.Labels, child.ManagedFields = map[string]string{"site": "there", "old": "x", instance: "fleet"}, tc.managed
-			if tc.declared != "" {
-				child.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: tc.declared}
-			}
-			got, err := LabelsOf(&child, map[string]string{"site": "here"})
-			if err != nil || !maps.Equal(got, tc.want) {
-				t.Errorf("%s: LabelsOf() = %v, %v, want %v", tc.reason, got, err, tc.want)
-			}
-		})
-	}
-}
 
 // TestAsClusters: a layer that is pushed to Clusters by who applied them is counted on the same
 // clusters, though no Child says who did.
