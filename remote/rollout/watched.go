@@ -20,12 +20,34 @@ const (
 // this tier ran: that proves nothing, and nobody is to blame for it. What Children say then is of before.
 func (d *decision) resume() {
 	run := d.active()
-	if run == nil || !d.timed(run) || run.LookedAt != nil && d.now.Sub(run.LookedAt.Time) < unwatched {
+	if run == nil {
+		return
+	}
+	d.behind(run)
+	if !d.timed(run) || run.LookedAt != nil && d.now.Sub(run.LookedAt.Time) < unwatched {
 		return
 	}
 	at := metav1.NewTime(d.now)
 	if run.ResumedAt = &at; run.SoakSince != nil {
 		run.SoakSince = &at
+	}
+}
+
+// behind has what is on record from a time to come begin now: a clock that was ahead for one look would have
+// the run stand until then.
+func (d *decision) behind(run *v1alpha1.RolloutRun) {
+	at := metav1.NewTime(d.now)
+	for _, t := range []*metav1.Time{&run.Since, run.SoakSince, run.ResumedAt} {
+		if t != nil && t.After(d.now) {
+			*t = at
+		}
+	}
+	for _, m := range d.all {
+		if m.pin != nil && m.pin.Since.After(d.now) {
+			to := *m.pin
+			to.Since = at
+			m.set(to)
+		}
 	}
 }
 

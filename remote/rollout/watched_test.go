@@ -78,6 +78,32 @@ func TestUnwatched(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutCompleted)
 		}},
+		{name: "a clock that was ahead", reason: "what began, ended or was looked at in days to come did so now", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.now = s.now.Add(720 * time.Hour)
+			s.decide()
+			s.now = s.now.Add(-720 * time.Hour)
+			s.decide()
+			s.after(31 * time.Minute)
+			s.decide()
+			s.at(second, "canary1", "rest1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("rest1", v1alpha1.ResultFailed)
+		}},
+		{name: "a pin of a clock that was ahead", reason: "its deadline is that of others", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.now = s.now.Add(720 * time.Hour)
+			s.commit(second)
+			s.decide()
+			s.now = s.now.Add(-720 * time.Hour)
+			s.decide()
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
 	})
 }
 
