@@ -19,6 +19,10 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 		f.unready = f.now // the clock was set back
 	}
 	before, unready := f.status.DeepCopy(), f.unready
+	if run := before.Run; run != nil && run.SoakSince != nil && f.now.Sub(run.LookedAt.Time) >= 3*time.Minute {
+		f.unready = f.now // which is forgotten with a process that dies, as the clock may be set back before the next one
+		f.say("nobody looked since %s", run.LookedAt.Format("15:04"))
+	}
 	d := rollout.Next("r", &f.spec, &f.status, facts, f.now)
 	if r := d.Status.Run; r != nil {
 		f.named[r.Revision] = true
