@@ -103,7 +103,7 @@ func TestProven(t *testing.T) {
 			s.takes(true, "rest1", "rest2")
 			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
-			s.after(s.last.RecheckAfter)
+			s.after(8 * time.Minute)
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
 		}},

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,11 @@ func (d *decision) resume() {
 		return
 	}
 	at := metav1.NewTime(d.now)
+	for _, m := range d.all {
+		if run.LookedAt != nil && d.soaks(run, m) {
+			m.since(at)
+		}
+	}
 	if run.ResumedAt = &at; run.SoakSince != nil {
 		run.SoakSince = &at
 	}
@@ -44,11 +50,16 @@ func (d *decision) behind(run *v1alpha1.RolloutRun) {
 	}
 	for _, m := range d.all {
 		if m.pin != nil && m.pin.Since.After(d.now) {
-			to := *m.pin
-			to.Since = at
-			m.set(to)
+			m.since(at)
 		}
 	}
+}
+
+// since has the result of a cluster begin at another time.
+func (m *member) since(at metav1.Time) {
+	to := *m.pin
+	to.Since = at
+	m.set(to)
 }
 
 // look puts on record that somebody looks, while a soak or a deadline runs.
@@ -68,17 +79,35 @@ func (d *decision) look() {
 	d.soon(lookOnRecord - since)
 }
 
-// timed reports whether a soak or a deadline of a cluster runs.
+// timed reports whether a soak or a deadline runs.
 func (d *decision) timed(run *v1alpha1.RolloutRun) bool {
-	if run.SoakSince != nil {
+	return run.SoakSince != nil || slices.ContainsFunc(d.all, func(m *member) bool {
+		return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded) || d.soaks(run, m) || d.awaited(run, m)
+	})
+}
+
+// soaks reports whether a cluster of a wave that passed without it came back, and has a soak of its own.
+func (d *decision) soaks(run *v1alpha1.RolloutRun, m *member) bool {
+	return m.wave >= 0 && m.wave < int(run.Wave) && m.has(run.RolloutRevision) && m.is(v1alpha1.ResultSucceeded) &&
+		ran(run, m.pin.Since.Time, soakOf(&run.Terms.Waves[m.wave]))
+}
+
+// awaited reports whether a cluster is waited for until a deadline to be given the revision.
+func (d *decision) awaited(run *v1alpha1.RolloutRun, m *member) bool {
+	r, deadline := run.RolloutRevision, run.Terms.Deadline.Duration
+	switch {
+	case run.Phase != v1alpha1.RolloutProgressing, m.wave < 0, m.wave > int(run.Wave), m.has(r), m.refused(r), d.skipped(m, r):
+		return false
+	case m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut && ran(run, m.pin.Since.Time, deadline):
 		return true
 	}
-	for _, m := range d.all {
-		if m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded) {
-			return true
-		}
-	}
-	return false
+	return !m.Unreachable.IsZero() && run.Terms.Unreachable == v1alpha1.UnreachableCount && ran(run, m.Unreachable, deadline)
+}
+
+// ran reports whether a time that began at another was not over when somebody looked last. Whether it is
+// over by now is no answer: it would be after any time in which nobody looked.
+func ran(run *v1alpha1.RolloutRun, since time.Time, lasts time.Duration) bool {
+	return run.LookedAt == nil || run.LookedAt.Sub(counted(run, since)) < lasts
 }
 
 // counted is from when a time counts that began at another: not before somebody looked again.

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
@@ -104,6 +106,63 @@ func TestUnwatched(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
 		}},
+		{name: "at the end", reason: "the one that came back soaks for itself, and died while nobody looked", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.lose("rest1", "rest2")
+			s.after(2 * time.Minute)
+			for range 2 {
+				s.decide()
+				s.after(31 * time.Minute)
+			}
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven)
+			s.find(true, "rest1")
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.result("rest1", v1alpha1.ResultSucceeded)
+			s.unwatched(2 * time.Hour)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.after(29 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+		}},
+		{name: "while one is offline that counts", reason: "it may have been back meanwhile", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
+			s.spec.Unreachable = v1alpha1.UnreachableCount
+			s.commit(second)
+			s.lose("rest2")
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.unwatched(time.Hour)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			if s.after(s.last.RecheckAfter); s.last.RecheckAfter != 0 {
+				s.t.Fatalf("looks again after %s, and waits for nothing", s.last.RecheckAfter)
+			}
+		}},
+		{name: "while one changes by itself", reason: "its machines may be through, and it gets the revision before the wave passes", waves: canaryAndRest(), clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.cluster("canary2").Rolling = v1alpha1.ReasonRollingOut
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.unwatched(time.Hour)
+			s.decide()
+			s.at(second, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
 	})
 }
 
@@ -125,4 +184,11 @@ func TestLooksOnRecord(t *testing.T) {
 	if got := s.status.Run.LookedAt.Time; !got.Equal(s.now) || s.status.Run.ResumedAt != nil {
 		t.Fatalf("looked at %s, and it is %s; resumed at %s", got, s.now, s.status.Run.ResumedAt)
 	}
+}
+
+// soakingRest are canaryAndRest, of which the rest soaks for half an hour.
+func soakingRest() []v1alpha1.RolloutWave {
+	w := canaryAndRest()
+	w[1].Soak = &metav1.Duration{Duration: 30 * time.Minute}
+	return w
 }

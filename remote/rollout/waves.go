@@ -139,7 +139,7 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 	case m.pin == nil && (!m.Known || d.rolls(m, r)):
 		return false // nothing is known of it yet, or it is left alone with nothing on record; it comes when that changes
 	case d.rolls(m, r):
-		return !m.is(v1alpha1.ResultDeferred) || m.pin.Reason != v1alpha1.ReasonRollingOut || d.until(m.pin.Since.Time, d.terms().Deadline.Duration) > 0
+		return !m.is(v1alpha1.ResultDeferred) || m.pin.Reason != v1alpha1.ReasonRollingOut || d.until(counted(d.status.Run, m.pin.Since.Time), d.terms().Deadline.Duration) > 0
 	}
 	return true
 }
@@ -264,7 +264,7 @@ func (d *decision) proof(run *v1alpha1.RolloutRun, members []*member, soak time.
 		}
 		left := d.until(m.pin.Since.Time, soak)
 		if !m.Unreachable.IsZero() {
-			left = max(left, d.until(m.Unreachable, grace))
+			left = max(left, d.until(counted(run, m.Unreachable), grace))
 		}
 		if left <= 0 && m.Unreachable.IsZero() {
 			p.ready++
@@ -299,6 +299,8 @@ func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
 	case run.Unproven && !last.holds() && !d.approved(run, End):
 		d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("less than half of the clusters of the last wave are known to be ready at %s, so that the run waits for them, or for an approval: cascade approve rollout %s --wave %s",
 			title(run.RolloutRevision), d.name, End)}
+	case d.unheard(run) > 0:
+		d.soon(d.unheard(run))
 	default:
 		run.Unproven = false
 		return true
