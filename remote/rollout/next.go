@@ -329,9 +329,13 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		run := d.active()
 		switch proves := run != nil && run.Phase == v1alpha1.RolloutProgressing && m.has(run.RolloutRevision); {
 		case !proves || m.dirty || reached && m.Ready:
+		case !reached && !d.lost(m): // a heartbeat that got lost
+		case m.Elsewhere:
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
+		case d.skipped(m, m.pin.RolloutRevision):
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
 		case reached:
 			m.result(d.now, v1alpha1.ResultDegraded, v1alpha1.ReasonChildrenNotReady)
-		case !d.lost(m): // a heartbeat that got lost
 		case terms.Unreachable == v1alpha1.UnreachableCount:
 			m.result(d.now, v1alpha1.ResultDegraded, v1alpha1.ReasonUnreachable)
 		default:

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 )
@@ -52,6 +54,32 @@ func TestRequests(t *testing.T) {
 			s.cluster(one).Skip = ""
 			s.decide()
 			s.result(one, v1alpha1.ResultUpdating)
+		}},
+		{name: "skip of one that comes and goes", reason: "the soak of its wave does not begin anew each time", waves: soaking(), clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.spec.Waves[0].MaxConcurrent = intstr.FromInt32(2)
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1", "canary2")
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			s.cluster("canary1").Skip = second
+			for range 2 {
+				s.after(7 * time.Minute)
+				s.takes(false, "canary1")
+				s.decide()
+				s.result("canary1", v1alpha1.ResultDeferred)
+				s.after(7 * time.Minute)
+				s.takes(true, "canary1")
+				s.decide()
+				s.result("canary1", v1alpha1.ResultSucceeded)
+			}
+			s.lose("canary1")
+			s.after(time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.after(time.Minute)
+			s.decide()
+			s.at(second, "canary1", "canary2", "rest1")
 		}},
 		{name: "skip of one that failed", reason: "a retry leaves it alone, and the others go on", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
