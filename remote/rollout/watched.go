@@ -20,12 +20,9 @@ const (
 // resume has a soak and deadlines begin anew after a time in which nobody looked, as no process of
 // this tier ran: that proves nothing, and nobody is to blame for it. What Children say then is of before.
 func (d *decision) resume() {
+	d.behind()
 	run := d.active()
-	if run == nil {
-		return
-	}
-	d.behind(run)
-	if !d.timed(run) || run.LookedAt != nil && d.now.Sub(run.LookedAt.Time) < unwatched {
+	if run == nil || !d.timed(run) || run.LookedAt != nil && d.now.Sub(run.LookedAt.Time) < unwatched {
 		return
 	}
 	at := metav1.NewTime(d.now)
@@ -41,11 +38,13 @@ func (d *decision) resume() {
 
 // behind has what is on record from a time to come begin now: a clock that was ahead for one look would have
 // the run stand until then.
-func (d *decision) behind(run *v1alpha1.RolloutRun) {
+func (d *decision) behind() {
 	at := metav1.NewTime(d.now)
-	for _, t := range []*metav1.Time{&run.Since, run.SoakSince, run.ResumedAt} {
-		if t != nil && t.After(d.now) {
-			*t = at
+	if run := d.active(); run != nil {
+		for _, t := range []*metav1.Time{&run.Since, run.SoakSince, run.ResumedAt} {
+			if t != nil && t.After(d.now) {
+				*t = at
+			}
 		}
 	}
 	for _, m := range d.all {

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // TestUnwatched: time in which nobody looked proves nothing, and blames nobody. What Children say
@@ -105,6 +106,15 @@ func TestUnwatched(t *testing.T) {
 			s.after(10 * time.Minute)
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "a pin of such a clock, and no run", reason: "it has a place of the tier until its deadline", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			c := s.cluster("rest1")
+			c.Pin.Result, c.Pin.Since, c.Ready = v1alpha1.ResultUpdating, metav1.NewTime(s.now.Add(720*time.Hour)), false
+			s.decide()
+			s.after(10 * time.Minute)
+			if o := (&v1alpha1.Rollout{Spec: s.spec, Status: s.status}); !rollout.Overdue(o, c.Pin, s.now) {
+				s.t.Fatalf("it has its place since %s, and it is %s", c.Pin.Since, s.now)
+			}
 		}},
 		{name: "at the end", reason: "the one that came back soaks for itself, and died while nobody looked", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
 			s.commit(second)
