@@ -23,7 +23,7 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 		n.keeps(nil)
 		return "", 0, nil, nil
 	}
-	s := n.guard.judgeAll(ctx, n.found.leftovers)
+	s := n.guard.judgeAll(ctx, n.found.leftovers, inventory.Difference(entriesOf(n.obj.Status.Inventory), n.found.leftovers))
 	handOver = n.guard.handOver(s, n.req.HandOver, n.Now(), nil)
 	n.handsOver(s, handOver)
 	begun, problems := n.guard.deleteAll(ctx, s, s.deletable, metav1.DeletePropagationBackground)

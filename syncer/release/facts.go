@@ -89,7 +89,7 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := n.guard.judgeAll(ctx, goingOf(objects))
+	s := n.guard.judgeAll(ctx, goingOf(objects), nil)
 	candidates := s.candidates
 	s.awaited, s.candidates = nil, nil
 	for _, d := range candidates {

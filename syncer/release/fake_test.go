@@ -84,7 +84,7 @@ func (m *fakeWorld) newRun(obj *v2.HelmRelease, want Desired) *run {
 		mapper: mapper, store: m, drifts: m,
 		guard: &guard{cluster: inMemory{m}, facts: inMemory{m}, obj: obj, now: r.Now, name: n.name, namespace: n.namespace},
 		helm: func(_ context.Context, wrote func(*helmrelease.Release)) actor {
-			return &memoryHelm{fakeWorld: m, run: n, wrote: wrote, keeps: &verdicts{}}
+			return &memoryHelm{fakeWorld: m, run: n, wrote: wrote, keeps: newVerdicts()}
 		},
 	}
 	return n
@@ -189,7 +189,7 @@ func (h *memoryHelm) upgrade(ctx context.Context) error {
 	if err := h.make(Upgrade, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, h.run.req.Values); err != nil {
 		return err
 	}
-	h.keeps = h.run.guard.judgeAll(ctx, h.drops)
+	h.keeps = h.run.guard.judgeAll(ctx, h.drops, nil)
 	_, errs := h.run.guard.deleteAll(ctx, h.keeps, h.keeps.deletable, metav1.DeletePropagationBackground)
 	return errors.Join(errs...)
 }

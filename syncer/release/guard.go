@@ -101,7 +101,7 @@ func (d Candidate) judge() Verdict {
 	e, live := d.Entry, d.Live
 	// The chart does not matter here, because the deletion takes others along. What is in
 	// a Namespace is known only of a Namespace of our own.
-	takesOthers := inventory.TakesOthers(e, live, d.LowerTier) || e.Group == "" && e.Kind == "Namespace" && (!d.Ours || live.Exempt)
+	takesOthers := inventory.TakesOthers(e, live, d.LowerTier) || isNamespace(e) && (!d.Ours || live.Exempt)
 	switch {
 	case live.State == inventory.Unknown:
 		return Held
@@ -247,17 +247,32 @@ type verdicts struct {
 	// due: one of withCluster was confirmed, and goes with a Cluster that is none of the release.
 	due bool
 	// before are Namespaces of what has to go before them: Clusters and what these may need.
-	before map[string]bool
+	// inhabited are those of what the chart still declares.
+	before, inhabited map[string]bool
+}
+
+func newVerdicts() *verdicts {
+	return &verdicts{before: map[string]bool{}, inhabited: map[string]bool{}}
+}
+
+// declare notes what the chart declares, which stays.
+func (s *verdicts) declare(e inventory.Entry) {
+	s.inhabited[e.Namespace] = true
+	if isCluster(e) {
+		s.before[e.Namespace] = true
+	}
+}
+
+// goesLate notes what has to go before its Namespace.
+func (s *verdicts) goesLate(d Candidate, v Verdict) {
+	if v == WithCluster || d.Live.State == inventory.Unknown || isCluster(d.Entry) && v != Gone && v != Foreign {
+		s.before[d.Entry.Namespace] = true
+	}
 }
 
 func (s *verdicts) add(d Candidate) Verdict {
 	v := Judge(d)
-	if v == WithCluster || d.Live.State == inventory.Unknown || isCluster(d.Entry) && v != Gone && v != Foreign {
-		if s.before == nil {
-			s.before = map[string]bool{}
-		}
-		s.before[d.Entry.Namespace] = true
-	}
+	s.goesLate(d, v)
 	switch v {
 	case Deletable:
 		s.deletable = append(s.deletable, d)
@@ -283,15 +298,27 @@ func (s *verdicts) add(d Candidate) Verdict {
 	return v
 }
 
-// settle has Namespaces wait for what has to go before them. It is called when all is judged.
+// settle has Namespaces wait for what has to go before them, and asks a person about those in which
+// something is to stay. It is called when all is judged.
 func (s *verdicts) settle() {
 	s.deletable = slices.DeleteFunc(s.deletable, func(d Candidate) bool {
-		waits := d.Entry.Group == "" && d.Entry.Kind == "Namespace" && !d.Live.Deleting && s.before[d.Entry.Name]
-		if waits {
+		switch {
+		case !isNamespace(d.Entry), d.Live.Deleting:
+			return false
+		case s.inhabited[d.Entry.Name] && !d.Live.Confirmed:
+			s.held = append(s.held, d.Entry)
+		case s.before[d.Entry.Name]:
 			s.withCluster = append(s.withCluster, d.Entry)
+		default:
+			return false
 		}
-		return waits
+		return true
 	})
+}
+
+// takes reports whether the Namespace of an object is about to be deleted.
+func (s *verdicts) takes(e inventory.Entry) bool {
+	return e.Namespace != "" && slices.ContainsFunc(s.deletable, func(d Candidate) bool { return isNamespace(d.Entry) && d.Entry.Name == e.Namespace })
 }
 
 // going are the deletable objects.
@@ -365,9 +392,12 @@ func (s *verdicts) message() string {
 		inventory.Names(s.held), v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed)
 }
 
-// judgeAll judges each of entries.
-func (g *guard) judgeAll(ctx context.Context, entries []inventory.Entry) *verdicts {
-	s, look := &verdicts{}, g.looks()
+// judgeAll judges each of entries. declared is what else the release has, and keeps.
+func (g *guard) judgeAll(ctx context.Context, entries, declared []inventory.Entry) *verdicts {
+	s, look := newVerdicts(), g.looks()
+	for _, e := range declared {
+		s.declare(e)
+	}
 	for _, e := range entries {
 		s.add(g.look(ctx, look, e, false))
 	}
@@ -447,12 +477,28 @@ func (g *guard) deleteUnchanged(ctx context.Context, d Candidate, policy metav1.
 // that was known. Of an object that is not there it makes no error.
 func notServed(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
 
-// sift judges a list of Helm's, but for what the chart itself says is to be left behind.
-func (g *guard) sift(ctx context.Context, list kube.ResourceList) *verdicts {
-	s, look := &verdicts{}, g.looks()
+// sift judges a list of Helm's, but for what the chart itself says is to be left behind. targets is
+// what the chart declares from now on. The release may have more than both: what of earlier revisions
+// waits to be deleted. That is looked at where its Namespace would take it along.
+func (g *guard) sift(ctx context.Context, list, targets kube.ResourceList) *verdicts {
+	s, look := newVerdicts(), g.looks()
+	var known []inventory.Entry
+	for _, info := range targets {
+		e := entryOf(info)
+		known = append(known, e)
+		s.declare(e)
+	}
 	for _, info := range list {
+		e := entryOf(info)
+		known = append(known, e)
 		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; !isKeep(policy) {
-			s.add(g.look(ctx, look, entryOf(info), isHook(info)))
+			s.add(g.look(ctx, look, e, isHook(info)))
+		}
+	}
+	for _, e := range inventory.Difference(g.release, known) {
+		if s.takes(e) {
+			d := g.look(ctx, look, e, false)
+			s.goesLate(d, Judge(d))
 		}
 	}
 	s.settle()
@@ -469,6 +515,8 @@ func entryOf(info *resource.Info) inventory.Entry {
 }
 
 func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }
+
+func isNamespace(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Namespace" }
 
 func isHook(info *resource.Info) bool { return annotationsOf(info)[helmrelease.HookAnnotation] != "" }
 

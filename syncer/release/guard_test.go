@@ -2,13 +2,18 @@ package release
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/kube"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -124,7 +129,7 @@ func TestJudge(t *testing.T) {
 func TestJudgedTogether(t *testing.T) {
 	w := &fakeWorld{live: map[string]inventory.Live{"a": {State: inventory.Present, Owned: true}, "b": {State: inventory.Present, Owned: true}}}
 	g := &guard{facts: inMemory{w}, obj: &v2.HelmRelease{}}
-	s := g.judgeAll(t.Context(), []inventory.Entry{{Name: "a", Kind: "Secret"}, {Name: "b", Kind: "Secret"}})
+	s := g.judgeAll(t.Context(), []inventory.Entry{{Name: "a", Kind: "Secret"}, {Name: "b", Kind: "Secret"}}, nil)
 	if len(s.deletable) != 2 || w.passes != 1 {
 		t.Errorf("%d of 2 objects may be deleted, as of %d looks", len(s.deletable), w.passes)
 	}
@@ -138,7 +143,7 @@ func TestHandOverOfRelease(t *testing.T) {
 	data := Candidate{Entry: inventory.Entry{Name: "d", Kind: "PersistentVolumeClaim"}, Live: present, Ours: true, NewOwner: "Kustomization/x/y"}
 	g := &guard{}
 	judge := func() *verdicts {
-		s := &verdicts{}
+		s := newVerdicts()
 		s.add(config)
 		s.add(data)
 		return s
@@ -174,7 +179,7 @@ func TestHandOverUnsure(t *testing.T) {
 	config, data, confirmed := candidate("a", "ConfigMap", false), candidate("d", "PersistentVolumeClaim", false), candidate("e", "PersistentVolumeClaim", true)
 	g := &guard{}
 	judge := func(of ...Candidate) *verdicts {
-		s := &verdicts{}
+		s := newVerdicts()
 		for _, d := range of {
 			s.add(d)
 		}
@@ -250,7 +255,7 @@ func TestHandOverOneByOne(t *testing.T) {
 	all := []inventory.Entry{first.Entry, second.Entry}
 	g := &guard{}
 	judge := func() *verdicts {
-		s := &verdicts{}
+		s := newVerdicts()
 		s.add(first)
 		s.add(second)
 		return s
@@ -273,7 +278,7 @@ func TestHandOverOneByOne(t *testing.T) {
 }
 
 func TestHeldMessage(t *testing.T) {
-	s := &verdicts{}
+	s := newVerdicts()
 	if s.message() != "" {
 		t.Errorf("message() of nothing is %q", s.message())
 	}
@@ -284,5 +289,51 @@ func TestHeldMessage(t *testing.T) {
 		if !strings.Contains(s.message(), want) {
 			t.Errorf("message() = %q, want %q in it", s.message(), want)
 		}
+	}
+}
+
+// TestNamespaceOfRelease: a Namespace that an upgrade drops waits for the Clusters in it, and what they need,
+// whichever revision had these.
+func TestNamespaceOfRelease(t *testing.T) {
+	namespace, cluster, keys, data := inventory.Entry{Name: "apps", Kind: "Namespace", Version: "v1"}, named("Cluster", "prod"), named("Secret", "keys"), named("PersistentVolumeClaim", "data")
+	confirmed := owned(func(l *inventory.Live) { l.Confirmed = true })
+	needed := owned(func(l *inventory.Live) {
+		l.OfCluster, l.Credential, l.Confirmed = "prod", "AWSClusterStaticIdentity/prod", true
+	})
+	list := func(of ...inventory.Entry) (infos kube.ResourceList) {
+		for _, e := range of {
+			scope := meta.RESTScopeNamespace
+			if e.Namespace == "" {
+				scope = meta.RESTScopeRoot
+			}
+			mapping := &meta.RESTMapping{GroupVersionKind: schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind}, Scope: scope}
+			infos = append(infos, &resource.Info{Name: e.Name, Namespace: e.Namespace, Mapping: mapping, Object: e.Object()})
+		}
+		return infos
+	}
+	for name, tc := range map[string]struct {
+		reason           string
+		release, targets []inventory.Entry
+		live             map[string]inventory.Live
+		want             Verdict
+	}{
+		"Leftover": {"a Cluster of an earlier revision is queued", []inventory.Entry{namespace, cluster}, nil, map[string]inventory.Live{"apps": confirmed, "prod": confirmed}, WithCluster},
+		"Keys":     {"keys of an earlier revision wait for another owner's Cluster", []inventory.Entry{namespace, keys}, nil, map[string]inventory.Live{"apps": confirmed, "keys": needed}, WithCluster},
+		"Unknown":  {"it may be what a Cluster needs", []inventory.Entry{namespace, keys}, nil, map[string]inventory.Live{"apps": confirmed, "keys": {Problem: "no route to host"}}, WithCluster},
+		"Gone":     {"the Cluster has ended", []inventory.Entry{namespace, cluster}, nil, map[string]inventory.Live{"apps": confirmed, "prod": {State: inventory.Absent}}, Deletable},
+		"Foreign":  {"another owner has it by now, whose Namespace this is not", []inventory.Entry{namespace, cluster}, nil, map[string]inventory.Live{"apps": confirmed, "prod": {State: inventory.Present}}, Deletable},
+		"Declared": {"the chart still has a Cluster in it", []inventory.Entry{namespace, cluster}, []inventory.Entry{cluster}, map[string]inventory.Live{"apps": confirmed, "prod": owned(nil)}, WithCluster},
+		"New":      {"the upgrade itself created one in it", []inventory.Entry{namespace}, []inventory.Entry{cluster}, map[string]inventory.Live{"apps": confirmed, "prod": owned(nil)}, WithCluster},
+		"Data":     {"nobody confirmed that it takes along what the chart still has in it", []inventory.Entry{namespace, data}, []inventory.Entry{data}, map[string]inventory.Live{"apps": owned(nil), "data": owned(nil)}, Held},
+		"DataOk":   {"a person did", []inventory.Entry{namespace, data}, []inventory.Entry{data}, map[string]inventory.Live{"apps": confirmed, "data": owned(nil)}, Deletable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &guard{facts: inMemory{&fakeWorld{live: tc.live}}, obj: &v2.HelmRelease{}, release: tc.release}
+			s := g.sift(t.Context(), list(namespace), list(tc.targets...))
+			got := map[Verdict][]inventory.Entry{Deletable: s.going(), WithCluster: s.withCluster, Held: s.held}
+			if len(s.going())+len(s.kept()) != 1 || !slices.Contains(got[tc.want], namespace) {
+				t.Errorf("%s: the verdicts are %v, want %d", tc.reason, got, tc.want)
+			}
+		})
 	}
 }

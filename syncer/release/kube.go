@@ -52,7 +52,7 @@ func newKubeClient(ctx context.Context, s *session, g *guard, l *logs, namespace
 	//lint:ignore SA1019 the legacy waiter looks at nothing else
 	c.WaitContext = ctx
 	c.SetLogger(l)
-	return &kubeClient{Client: c, ctx: ctx, session: s, guard: g, logs: l, now: now, readers: custom, spared: &verdicts{}}
+	return &kubeClient{Client: c, ctx: ctx, session: s, guard: g, logs: l, now: now, readers: custom, spared: newVerdicts()}
 }
 
 // IsReachable implements kube.Interface.
@@ -124,7 +124,7 @@ func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.Clie
 	if err = k.logs.redact(err); len(dropped) == 0 {
 		return res, err
 	}
-	s := k.guard.sift(k.ctx, dropped)
+	s := k.guard.sift(k.ctx, dropped, targets)
 	if err == nil {
 		begun, errs := k.guard.deleteAll(k.ctx, s, s.deletable, metav1.DeletePropagationBackground)
 		res.Deleted = among(dropped, begun)
@@ -144,7 +144,7 @@ func (k *kubeClient) Delete(list kube.ResourceList, policy metav1.DeletionPropag
 	if err := k.guard.cluster.MayDelete(); err != nil {
 		return nil, []error{err}
 	}
-	s := k.guard.sift(k.ctx, list)
+	s := k.guard.sift(k.ctx, list, nil)
 	hooks := len(list) > 0 && isHook(list[0])
 	if err := k.refuse(s, hooks); err != nil {
 		k.spare(s)

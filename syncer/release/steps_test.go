@@ -191,6 +191,7 @@ func TestCollect(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string
 		leftovers []inventory.Entry
+		declared  []inventory.Entry
 		live      map[string]inventory.Live
 		fenced    error
 		deleted   string
@@ -224,6 +225,13 @@ func TestCollect(t *testing.T) {
 		"NamespaceAfterAll": {reason: "nothing is in it that has to go before", leftovers: []inventory.Entry{namespace, keys},
 			live:    map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed = true }), "keys": owned(nil)},
 			deleted: "apps keys"},
+		"NamespaceOfDeclared": {reason: "the chart still has a Cluster in it", leftovers: []inventory.Entry{namespace}, declared: []inventory.Entry{cluster},
+			live: map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed = true }), "prod": owned(nil)},
+			left: []inventory.Entry{namespace}, kept: "Namespace/apps"},
+		"NamespaceInhabited": {reason: "its end would take along what the chart still has in it", leftovers: []inventory.Entry{namespace}, declared: []inventory.Entry{data},
+			live: map[string]inventory.Live{"apps": owned(nil), "data": owned(nil)}, left: []inventory.Entry{namespace}, held: true},
+		"NamespaceInhabitedConfirmed": {reason: "a person wants that", leftovers: []inventory.Entry{namespace}, declared: []inventory.Entry{data},
+			live: map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed = true }), "data": owned(nil)}, deleted: "apps"},
 		"OldTemplate": {reason: "its Cluster stays", leftovers: []inventory.Entry{template},
 			live: map[string]inventory.Live{"old": owned(func(l *inventory.Live) { l.OfCluster = "prod" })}, left: []inventory.Entry{template}, kept: "AWSMachineTemplate/apps/old"},
 		"Unknown": {reason: "what cannot be read may be anything", leftovers: []inventory.Entry{config},
@@ -240,7 +248,7 @@ func TestCollect(t *testing.T) {
 			}
 			kept := noted(n)
 			n.found.leftovers = tc.leftovers
-			obj.Status.Inventory = refsOf(tc.leftovers)
+			obj.Status.Inventory = refsOf(slices.Concat(tc.declared, tc.leftovers))
 			out, err := n.finish(t.Context())
 			if (err != nil) != tc.fails || out != nil && (out.Held != tc.held || out.After != tc.after) {
 				t.Errorf("%s: finish() = %v, %v", tc.reason, out, err)
@@ -248,13 +256,14 @@ func TestCollect(t *testing.T) {
 			if got := strings.Join(m.deleted, " "); got != tc.deleted {
 				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
 			}
-			if got := entriesOf(obj.Status.Inventory); len(inventory.Difference(got, tc.left))+len(inventory.Difference(tc.left, got)) > 0 {
-				t.Errorf("%s: the inventory has %v, want %v", tc.reason, got, tc.left)
+			want := slices.Concat(tc.declared, tc.left)
+			if got := entriesOf(obj.Status.Inventory); len(inventory.Difference(got, want))+len(inventory.Difference(want, got)) > 0 {
+				t.Errorf("%s: the inventory has %v, want %v", tc.reason, got, want)
 			}
 			if *kept != tc.kept {
 				t.Errorf("%s: on record is %q, want %q", tc.reason, *kept, tc.kept)
 			}
-			waits := slices.Contains(tc.left, keys) && !tc.held || tc.after == clusterPoll
+			waits := (slices.Contains(tc.left, keys) || slices.Contains(tc.left, namespace)) && !tc.held || tc.after == clusterPoll
 			if says := conditions.GetMessage(obj, fluxmeta.ReadyCondition); strings.Contains(says, "wait for Clusters to be gone") != waits {
 				t.Errorf("%s: Ready says %q", tc.reason, says)
 			}

@@ -217,7 +217,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	ofClusters := slices.DeleteFunc(slices.Clone(entries), func(e inventory.Entry) bool { return !isCluster(e) })
 	n.guard.overdue = nil
 	n.guard.confirmed = n.obj.Annotations[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed
-	s := n.guard.judgeAll(ctx, entries)
+	s := n.guard.judgeAll(ctx, entries, nil)
 	record := n.guard.handOver(s, n.req.HandOver, n.Now(), ofClusters)
 	n.handsOver(s, record)
 	// All that is not a Cluster waits for the Clusters of the release.
@@ -309,7 +309,7 @@ func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
 		return Outcome{}, nil
 	}
 	waiting := slices.Concat(going, s.withCluster)
-	if still := n.guard.judgeAll(ctx, waiting); len(s.queued)+len(still.deletable)+len(still.kept()) == 0 {
+	if still := n.guard.judgeAll(ctx, waiting, nil); len(s.queued)+len(still.deletable)+len(still.kept()) == 0 {
 		return Outcome{Again: true}, nil // their templates were judged before
 	}
 	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting %s", strings.Join(waits, ", and "))
