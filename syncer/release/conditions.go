@@ -122,13 +122,22 @@ func (n *run) keeps(entries []inventory.Entry) {
 // generation of the object plays no part, so that a generation that does not
 // change the release is as ready as the one before.
 func (n *run) summarize() {
+	if ready := n.ready(); ready != nil {
+		conditions.Set(n.obj, ready)
+	}
+}
+
+// ready takes away what does not hold any more, and returns Ready as summarize sets it, nil if nothing is
+// known. Who has more to say does so before it is set: a condition that is something else in between
+// counts as one that has just changed.
+func (n *run) ready() *metav1.Condition {
 	obj := n.obj
 	tests := obj.GetTest()
 	if !tests.Enable {
 		conditions.Delete(obj, v2.TestSuccessCondition)
 	}
 	if len(obj.Status.Conditions) == 0 {
-		return
+		return nil
 	}
 	best := conditions.Get(obj, v2.ReleasedCondition)
 	remediated := conditions.Get(obj, v2.RemediatedCondition)
@@ -141,7 +150,7 @@ func (n *run) summarize() {
 		best = remediated
 	}
 	if best == nil {
-		return
+		return nil
 	}
 	status := best.Status
 	if best.Type == v2.RemediatedCondition {
@@ -150,7 +159,7 @@ func (n *run) summarize() {
 	if status == metav1.ConditionTrue {
 		conditions.Delete(obj, meta.StalledCondition)
 	}
-	conditions.Set(obj, &metav1.Condition{
+	return &metav1.Condition{
 		Type: meta.ReadyCondition, Status: status, Reason: best.Reason, Message: best.Message, ObservedGeneration: obj.Generation,
-	})
+	}
 }

@@ -70,7 +70,7 @@ func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	conditions.Delete(n.obj, meta.ReconcilingCondition)
 	held, after, handOver, err := n.collect(ctx)
 	if err != nil {
-		n.summarize()
+		n.ready() // for what it takes away
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, v1alpha1.ReasonPruneFailed, "%s", err)
 		return nil, err
 	}
@@ -82,12 +82,13 @@ func (n *run) finish(ctx context.Context) (*Outcome, error) {
 		return &Outcome{Held: true, After: after, HandOver: handOver}, nil
 	}
 	n.unhold()
-	n.summarize()
-	if ready := conditions.Get(n.obj, meta.ReadyCondition); handOver == nil && ready != nil && ready.Status == metav1.ConditionTrue {
-		if kept := inventory.AwaitsMessage(n.found.leftovers, ""); kept != "" {
-			ready.Message += "; " + kept
-			conditions.Set(n.obj, ready)
+	if ready := n.ready(); ready != nil {
+		if handOver == nil && ready.Status == metav1.ConditionTrue {
+			if kept := inventory.AwaitsMessage(n.found.leftovers, ""); kept != "" {
+				ready.Message += "; " + kept
+			}
 		}
+		conditions.Set(n.obj, ready)
 	}
 	return &Outcome{After: after, HandOver: handOver}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"helm.sh/helm/v4/pkg/release/common"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -269,6 +270,47 @@ func TestCollect(t *testing.T) {
 			}
 			if blocked := conditions.IsTrue(obj, v1alpha1.PruneBlockedCondition); blocked != tc.held {
 				t.Errorf("%s: PruneBlocked is %t", tc.reason, blocked)
+			}
+		})
+	}
+}
+
+// TestReadySince: Ready says since when it is as it is, however often the release is looked at.
+func TestReadySince(t *testing.T) {
+	config, keys := named("ConfigMap", "settings"), named("Secret", "keys")
+	for name, tc := range map[string]struct {
+		reason    string
+		leftovers []inventory.Entry
+		fenced    error
+	}{
+		"InSync": {reason: "nothing is left to do"},
+		"Keeps":  {reason: "keys wait for a Cluster, perhaps for months", leftovers: []inventory.Entry{keys}},
+		"Fails":  {reason: "something cannot be deleted", leftovers: []inventory.Entry{config}, fenced: errors.New("paused")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.fenced = tc.fenced
+			m.live = map[string]inventory.Live{"settings": owned(nil), "keys": owned(func(l *inventory.Live) {
+				l.OfCluster, l.Credential, l.Confirmed = "prod", "AWSClusterStaticIdentity/prod", true
+			})}
+			obj.Status.Inventory = refsOf(tc.leftovers)
+			look := func() metav1.Condition {
+				n := m.newRun(obj, wanted)
+				if _, err := n.read(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				n.found.leftovers = tc.leftovers
+				if _, err := n.finish(t.Context()); (err != nil) != (tc.fenced != nil) {
+					t.Fatal(err)
+				}
+				return *conditions.Get(obj, fluxmeta.ReadyCondition)
+			}
+			look()
+			for i := range obj.Status.Conditions {
+				obj.Status.Conditions[i].LastTransitionTime = metav1.NewTime(at.Add(-time.Hour))
+			}
+			if ready := look(); !ready.LastTransitionTime.Time.Equal(at.Add(-time.Hour)) {
+				t.Errorf("%s: it is so since %s: %q", tc.reason, ready.LastTransitionTime, ready.Message)
 			}
 		})
 	}
