@@ -273,7 +273,8 @@ func PlanPrune(f Facts) Plan {
 			p.NeededBy = live.NeededBy
 			c.unconfirmed++
 		case (Protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
-			inhabited[e.Namespace] = true
+			// Keys that Clusters use go after these, whoever is asked about what first.
+			inhabited[e.Namespace], awaited[e.Namespace] = true, awaited[e.Namespace] || live.Credential != ""
 			p.Protected = append(p.Protected, e)
 			p.Along = cmp.Or(p.Along, live.Along)
 			c.carried += live.Carries

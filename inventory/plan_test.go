@@ -366,6 +366,12 @@ func TestPlanPrune(t *testing.T) {
 				Live: map[Entry]Live{namespace: ours, configMap: {Problem: "timeout"}}},
 			want: outcome{Unknown: []Entry{configMap}, Protected: []Entry{namespace}, Keep: []Entry{configMap, namespace}},
 		},
+		"NamespaceOfUnconfirmedKeys": {
+			reason: "a person is asked about the keys, and its end would take them along before",
+			facts: Facts{Owned: []Entry{secret, fleet, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				fleet: with(func(l *Live) { l.Confirmed = true }), secret: with(func(l *Live) { l.Credential = "controllers of AWSCluster/fleet/prod" })}},
+			want: outcome{Protected: []Entry{secret}, OfCluster: []Entry{fleet}, Keep: []Entry{secret, fleet}},
+		},
 		"NamespaceOfProtected": {
 			reason: "a Secret is protected by its type, which a listing of metadata does not show",
 			facts: Facts{Owned: []Entry{{Name: "fleet", Kind: "Namespace", Version: "v1"}, secret, other}, Rendered: []Entry{other},

@@ -180,9 +180,6 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 	if err != nil && !errors.Is(err, store.ErrGone) { // what is gone is saved anew
 		return "", destination(err)
 	}
-	if err == nil && len(versions) == 0 {
-		o.Status.SavedAbove = "" // nothing was ever saved there, so that its epochs begin anew
-	}
 	o.Status.Versions = int32(min(len(versions), 1<<30))
 	if err := r.admit(ctx, o, versions); err != nil {
 		return "", err

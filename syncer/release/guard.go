@@ -265,7 +265,8 @@ func (s *verdicts) declare(e inventory.Entry) {
 
 // goesLate notes what has to go before its Namespace.
 func (s *verdicts) goesLate(d Candidate, v Verdict) {
-	if v == WithCluster || d.Live.State == inventory.Unknown || isCluster(d.Entry) && v != Gone && v != Foreign {
+	// Keys that Clusters use go after these, whoever is asked about what first.
+	if v == WithCluster || v == Held && d.Live.Credential != "" || d.Live.State == inventory.Unknown || isCluster(d.Entry) && v != Gone && v != Foreign {
 		s.before[d.Entry.Namespace] = true
 	}
 }
