@@ -140,7 +140,9 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	}
 	if facts.Spent && !s.notes.looked {
 		if entry.Ready {
-			return s.stands(entry)
+			// It stands as it was: whether it has what it may have now, nobody looked.
+			s.complete, s.unvisited = true, true
+			return nil
 		}
 		return s.postponed()
 	}

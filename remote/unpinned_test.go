@@ -117,6 +117,20 @@ func TestUnpinned(t *testing.T) {
 	}
 }
 
+// TestNobodyLooked: a layer that no time was left for has what it had, whatever it may have now.
+func TestNobodyLooked(t *testing.T) {
+	s := bringing(t, newPaced(45*time.Second))
+	s.notes, s.silent = &layerNotes{}, "network"
+	s.snapshot = &source.Snapshot{Revision: "r2"}
+	entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: "r1", LastAttemptedRevision: "r1", Digest: "sha256:1", LastAttemptedDigest: "sha256:1"}
+	if err := s.bring(t.Context(), entry); err != nil || !s.complete || !s.unvisited {
+		t.Fatalf("bring() = %v, complete: %t, unvisited: %t", err, s.complete, s.unvisited)
+	}
+	if entry.Revision != "r1" || !entry.Ready {
+		t.Errorf("nobody looked, and the status says %+v", entry)
+	}
+}
+
 // TestUnpinnedObject: the same of an object that a Rollout moves, as the child's own agent tells.
 func TestUnpinnedObject(t *testing.T) {
 	services := rolloutNamed("services", v1alpha1.RolloutMoves{Source: &fleetSource})
