@@ -421,6 +421,9 @@ func (d *decision) phase(to v1alpha1.RolloutPhase) {
 func (d *decision) end(as v1alpha1.RolloutPhase) {
 	run := d.status.Run
 	d.phase(as)
+	if c := d.status.Candidate; c != nil && *c != run.RolloutRevision {
+		d.soon(0) // it may begin, of which there is no event
+	}
 	entry := v1alpha1.RolloutHistory{Number: run.Number, RolloutRevision: run.RolloutRevision, Phase: as, Began: run.Began, Ended: run.Since}
 	for _, m := range d.all {
 		if d.failed(m, run.RolloutRevision) {

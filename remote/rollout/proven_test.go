@@ -89,6 +89,21 @@ func TestProven(t *testing.T) {
 			s.decide()
 			s.at(second, "rest1")
 		}},
+		{name: "soaked, with a newer commit", reason: "that begins without an event", waves: soaking()[:1], clusters: []string{"canary1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.commit(third)
+			s.after(30 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			if s.last.RecheckAfter == 0 {
+				s.t.Fatal("nobody looks again")
+			}
+			s.decide()
+			s.at(third, "canary1")
+		}},
 		{name: "is away for two minutes, and counts", reason: "it is a failure at the deadline, and the wave waits for it until then", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
 			s.spec.Unreachable = v1alpha1.UnreachableCount
 			s.spec.Waves[1].MaxFailures = intstr.FromInt32(0)
