@@ -22,12 +22,14 @@ const (
 func (d *decision) resume() {
 	d.behind()
 	run := d.active()
-	if run == nil || !d.timed(run) || run.LookedAt != nil && d.now.Sub(run.LookedAt.Time) < unwatched {
+	// Without a look on record nothing is known: the run is of an earlier version, or the API server drops
+	// the field, as its definition is older than this version.
+	if run == nil || !d.timed(run) || run.LookedAt == nil || d.now.Sub(run.LookedAt.Time) < unwatched {
 		return
 	}
 	at := metav1.NewTime(d.now)
 	for _, m := range d.all {
-		if run.LookedAt != nil && d.soaks(run, m) {
+		if d.soaks(run, m) {
 			m.since(at)
 		}
 	}

@@ -42,6 +42,18 @@ func TestUnwatched(t *testing.T) {
 			s.decide()
 			s.at(second, "canary1", "rest1")
 		}},
+		{name: "by an older definition", reason: "its API server keeps no look, and the soak ends all the same", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			for range 31 {
+				s.status.Run.LookedAt, s.status.Run.ResumedAt = nil, nil
+				s.now = s.now.Add(time.Minute)
+				s.decide()
+			}
+			s.at(second, "canary1", "rest1")
+		}},
 		{name: "before a deadline", reason: "nobody tried the revision before that", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
