@@ -109,14 +109,19 @@ func Follows(arg string) (bool, error) {
 // Check is an error if an agent ends at its start by the arguments of its container, of which each may
 // be right and all of them are not. Flags that are not known may be those of another version.
 func Check(args []string) error {
-	// Kubernetes replaces variables. An address of a pod has the place of the one that matters here;
-	// what others have nobody knows.
-	known := strings.NewReplacer("$(POD_IP)", "192.0.2.1")
+	// Kubernetes replaces variables, and makes one dollar of two. An address of a pod has the place of
+	// the one that matters here.
+	const dollars = "$$"
+	known := strings.NewReplacer(dollars, dollars, "$(POD_IP)", "192.0.2.1")
 	var said []string
 	for _, arg := range args {
-		if arg = known.Replace(arg); !strings.Contains(arg, "$(") {
-			said = append(said, arg)
+		arg = known.Replace(arg)
+		// What other variables have nobody knows, and the rest may be right by it: an agent that may
+		// work is not refused.
+		if strings.Contains(strings.ReplaceAll(arg, dollars, ""), "$(") {
+			return nil
 		}
+		said = append(said, strings.ReplaceAll(arg, dollars, "$"))
 	}
 	_, err := checked(said, true)
 	return err

@@ -118,6 +118,10 @@ func TestCheckTogether(t *testing.T) {
 		{"the last one counts", []string{"--watch-label-selector=team=a", "--watch-label-selector=", "--shards=4"}, ""},
 		{"flags of several groups", []string{"--child-endpoints=agent"}, "cannot use --child-endpoints without --metrics-auth"},
 		{"what a variable has nobody knows", []string{"--shards=$(SHARDS)"}, ""},
+		{"it is said, with a value that nobody knows", []string{"--web-addr=$(HOST_IP):8443", "--web-cert-dir=/etc/web"}, ""},
+		{"the flag before it has another's value", []string{"--web-addr", "$(HOST_IP):8443", "--web-cert-dir=/etc/web"}, ""},
+		{"the address is of this host", []string{"--events-receive-addr=$(HOST_IP):9090", "--events-receive-token-file=/etc/token"}, ""},
+		{"Kubernetes makes it $(AUTH), and looks for no variable", []string{"--metrics-auth=$$(AUTH)"}, `--metrics-auth "$(AUTH)"`},
 		{"another version may have it", []string{"--of-a-later-version=2"}, ""},
 		{"a gate that does not exist", []string{"--feature-gates=None=true"}, "None"},
 	} {
