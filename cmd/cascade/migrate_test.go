@@ -65,19 +65,25 @@ func TestToFluxHeldFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		version string // of the agent
+		gone    bool   // the agent
 		held    []string
+		unseen  []string
 		want    string
 	}{
-		"Held":    {"Flux would build the Cluster again", version(), []string{"Kustomization a/b does not create Cluster f/a, which another management cluster manages"}, "the agent holds back"},
-		"Nothing": {"there is nothing to go back to", version(), nil, "flux bootstrap after it"},
-		"Earlier": {"it does not say what it keeps", "v0.0.1", nil, "Upgrade the agent"},
-		"Unknown": {"it may be an earlier one", "", nil, "Upgrade the agent"},
+		"Held":    {"Flux would build the Cluster again", version(), false, []string{"Kustomization a/b does not create Cluster f/a, which another management cluster manages"}, nil, "the agent holds back"},
+		"Nothing": {"there is nothing to go back to", version(), false, nil, nil, "flux bootstrap after it"},
+		"Earlier": {"it does not say what it keeps", "v0.0.1", false, nil, nil, "Upgrade the agent"},
+		"Unseen":  {"nobody said what it keeps", version(), false, nil, []string{"Kustomization a/b is not applied"}, "the agent holds back"},
+		"Again":   {"an earlier call ended the agent, and Flux says what fails", "", true, nil, []string{"Kustomization a/b is not applied"}, "flux bootstrap after it"},
+		"Unknown": {"it may be an earlier one", "", false, nil, nil, "Upgrade the agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newBootstrapOf(nil)
-			b.found = &installation.Found{Namespace: b.namespace, Version: tc.version}
+			if !tc.gone {
+				b.found = &installation.Found{Namespace: b.namespace, Version: tc.version}
+			}
 			m := &migrate{bootstrap: *b}
-			facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}, Held: tc.held, Parted: 1}
+			facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}, Held: tc.held, Unseen: tc.unseen, Parted: 1}
 			if err := m.planTo(t.Context(), remote, facts); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(tc.want, "flux bootstrap") && strings.Contains(err.Error(), "flux bootstrap") {
 				t.Errorf("%s: %v", tc.reason, err)
 			}

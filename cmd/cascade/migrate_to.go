@@ -110,7 +110,7 @@ func (m *migrate) leaves(files fs.FS) (*layout.Flux, layout.Changes, error) {
 // planTo says what will happen. What the cluster refuses comes before what the repository lacks:
 // the advice about that is another way for Flux to begin.
 func (m *migrate) planTo(ctx context.Context, remote checkout.Remote, facts migration.Facts) error {
-	facts.Behind = m.found.Behind(version())
+	facts.Behind, facts.Ended = m.found.Behind(version()), m.found == nil
 	if p := migration.ToFlux(facts, nil, m.leave); p.Refused != "" {
 		return m.tell(p)
 	}
@@ -181,6 +181,7 @@ func (m *migrate) pushTo(ctx context.Context, c client.Client, remote checkout.R
 	if *facts, err = migration.Read(ctx, c, facts.Namespace); err != nil {
 		return nil, nil, err
 	}
+	facts.Ended = m.found == nil
 	if refused := migration.ToFlux(*facts, nil, m.leave).Refused; refused != "" {
 		return nil, nil, fmt.Errorf("cannot migrate: %s", refused)
 	}

@@ -62,6 +62,11 @@ type Facts struct {
 	Suspended, Resume string
 	// Held are objects that an agent holds something back for, which no other engine does.
 	Held []string
+	// Unseen are objects with parts or keys of Clusters that fail before anybody looks at what would go,
+	// UnseenSuspended those of which nobody knows it as they are suspended.
+	Unseen, UnseenSuspended []string
+	// Ended: there is no agent any more. What fails then is Flux's to say.
+	Ended bool
 	// Kept: something of it waits for nobody, and goes when a Cluster is gone.
 	Kept bool
 	// Parted counts the owners that may keep something so: they have parts of Clusters, or keys, and prune.
@@ -136,10 +141,11 @@ func Held(ctx context.Context, c client.Client, behind bool) ([]string, error) {
 	if err := f.readKinds(ctx, c); err != nil {
 		return nil, err
 	}
+	texts := slices.Concat(f.Held, f.Unseen, f.UnseenSuspended)
 	if text := f.untold(); text != "" {
-		return append([]string{text}, f.Held...), nil
+		texts = slices.Insert(texts, 0, text)
 	}
-	return f.Held, nil
+	return texts, nil
 }
 
 // untold says that an agent may keep more than it tells; empty if it does not.
@@ -209,6 +215,8 @@ func (f *Facts) readKinds(ctx context.Context, c client.Client) error {
 	}
 	slices.Sort(f.Annotated)
 	slices.Sort(f.Held)
+	slices.Sort(f.Unseen)
+	slices.Sort(f.UnseenSuspended)
 	return nil
 }
 
@@ -289,13 +297,23 @@ func (f *Facts) count(of schema.GroupKind, served, clusters bool, objects []unst
 		}
 		h, _ := v1alpha1.HeldOf(u)
 		f.Kept = f.Kept || h.Kept != nil && prunes(u) && unseen(u) == ""
-		for _, text := range held(u, parted) {
-			f.Held = append(f.Held, fmt.Sprintf("%s %s/%s %s", kind, u.GetNamespace(), u.GetName(), text))
+		name := fmt.Sprintf("%s %s/%s", kind, u.GetNamespace(), u.GetName())
+		texts := held(u)
+		for _, text := range texts {
+			f.Held = append(f.Held, name+" "+text)
+		}
+		if why := unseen(u); parted && why != "" && len(texts) == 0 {
+			text := name + " has parts or keys of Clusters, and nobody knows which of them would go, as it " + why
+			if suspended(u) {
+				f.UnseenSuspended = append(f.UnseenSuspended, text)
+			} else {
+				f.Unseen = append(f.Unseen, text)
+			}
 		}
 		for key := range u.GetAnnotations() {
 			// What the agent wrote itself says nothing of what a person wants.
 			if strings.HasPrefix(key, cascadeGroup) && !slices.Contains(written(), key) {
-				f.Annotated = append(f.Annotated, fmt.Sprintf("%s %s/%s has %s", kind, u.GetNamespace(), u.GetName(), key))
+				f.Annotated = append(f.Annotated, name+" has "+key)
 			}
 		}
 	}
@@ -314,8 +332,7 @@ func sharded(objects []unstructured.Unstructured) int {
 
 // held says what an agent holds back for an object. What cannot be read is held, too, and what
 // a condition alone tells of: not all of it has a record, and an earlier agent made none.
-// parted: it has parts of Clusters. Which of these would go nobody knows before they are looked at.
-func held(u *unstructured.Unstructured, parted bool) []string {
+func held(u *unstructured.Unstructured) []string {
 	h, known := v1alpha1.HeldOf(u)
 	var texts []string
 	if !known && u.GetAnnotations()[v1alpha1.HeldAnnotation] != "" {
@@ -348,8 +365,6 @@ func held(u *unstructured.Unstructured, parted bool) []string {
 		texts = append(texts, "kept "+listed("", kept.Objects)+" until a Cluster is gone when it was last applied, and "+why)
 	case kept != nil:
 		texts = append(texts, "keeps "+listed("", kept.Objects)+" until a Cluster is gone")
-	case parted && why != "" && len(texts) == 0:
-		texts = append(texts, "has parts or keys of Clusters, and nobody knows which of them would go, as it "+why)
 	}
 	return texts
 }
@@ -369,13 +384,18 @@ func prunes(u *unstructured.Unstructured) bool {
 	return prune || u.GetKind() != "Kustomization"
 }
 
+func suspended(u *unstructured.Unstructured) bool {
+	is, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend")
+	return is
+}
+
 // unseen says why nobody looks at what an owner would delete, and what to do; empty if somebody does.
 func unseen(u *unstructured.Unstructured) string {
 	again := ", so that it is looked at again"
 	if u.GetKind() == "Kustomization" {
 		again += ", or set its spec.prune to false"
 	}
-	if suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend"); suspended {
+	if suspended(u) {
 		return "is suspended: resume it" + again
 	}
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")

@@ -93,11 +93,15 @@ type Leave struct{ Children, Credentials bool }
 // creates at once.
 func ToFlux(f Facts, files []string, leave Leave) Plan {
 	var p Plan
+	held := f.Held
+	if !f.Ended {
+		held = slices.Concat(held, f.Unseen)
+	}
 	switch credentials := f.ours(credential.Kind); {
 	case f.untold() != "":
 		p.Refused = f.untold() + ". Flux would delete at once what Git dropped. Upgrade the agent with this program, by cascade bootstrap git, and try again when all of them were applied since"
-	case len(f.Held) > 0:
-		p.Refused = fmt.Sprintf("the agent holds back what Flux would do at once: %s. Correct it in Git, or decide about it with cascade approve, and try again", strings.Join(f.Held, "; "))
+	case len(held) > 0:
+		p.Refused = fmt.Sprintf("the agent holds back what Flux would do at once: %s. Correct it in Git, or decide about it with cascade approve, and try again", strings.Join(held, "; "))
 		if f.Kept {
 			p.Refused += ". What is kept until a Cluster is gone is there for as long as that; to have it stay for good, say so on each object: " +
 				"kustomize.toolkit.fluxcd.io/prune: disabled, or helm.sh/resource-policy: keep where a HelmRelease has it"
@@ -126,6 +130,12 @@ func ToFlux(f Facts, files []string, leave Leave) Plan {
 	}
 	p.ofObjects(f, f.unsharded(taken))
 	p.say("nothing else is deleted, and each object is compared by its UID in the end")
+	for _, text := range f.UnseenSuspended {
+		p.warn("%s. Flux leaves it alone as well, and deletes what Git dropped of it once it is resumed", text)
+	}
+	if n := len(f.Unseen); n > 0 {
+		p.warn("%d Kustomizations and HelmReleases with parts or keys of Clusters are not applied, and no agent keeps any: Flux deletes what Git dropped of them", n)
+	}
 	if f.Layers+f.Children > 0 {
 		p.warn("%d Layers and %d Children stay, and nobody serves them", f.Layers, f.Children)
 	}

@@ -45,6 +45,7 @@ func withGenerator(f *Facts) {
 // TestPlans: what a person reads before anything happens.
 func TestPlans(t *testing.T) {
 	files := []string{"clusters/prod/cascade-system/agent.yaml", "clusters/prod/flux-system/kustomization.yaml"}
+	unapplied := []string{"Kustomization a/b has parts or keys of Clusters, and nobody knows which of them would go, as it is not applied (DependencyNotReady): correct that, so that it is looked at again"}
 	from := func(f Facts) Plan { return FromFlux(f, files) }
 	to := func(f Facts) Plan { return ToFlux(f, files, Leave{}) }
 	for name, tc := range map[string]struct {
@@ -86,6 +87,14 @@ func TestPlans(t *testing.T) {
 		"to-kept": {"a part of a living Cluster would go", func(f *Facts) {
 			f.Held, f.Kept = []string{"Kustomization a/b keeps Secret/f/keys until a Cluster is gone"}, true
 		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
+		"to-unseen": {"nobody said what it keeps", func(f *Facts) { f.Unseen = unapplied }, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
+		"to-again":  {"an earlier call ended the agent: that it fails Flux says, and no agent can look", func(f *Facts) { f.Unseen, f.Ended = unapplied, true }, to},
+		"to-again-held": {"it is on record, and Flux would do it", func(f *Facts) {
+			f.Held, f.Ended = []string{"Kustomization a/b holds the delete of 3 objects, and of 2 protected ones"}, true
+		}, to},
+		"to-asleep": {"Flux leaves alone what is suspended", func(f *Facts) {
+			f.UnseenSuspended = []string{"HelmRelease apps/grafana has parts or keys of Clusters, and nobody knows which of them would go, as it is suspended: resume it, so that it is looked at again"}
+		}, to},
 		"to-behind":      {"the agent may not say that it keeps it", func(f *Facts) { f.Behind, f.Parted = true, 3 }, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
 		"to-parted":      {"an agent of another version has nothing of Clusters, or one of this version says all", func(f *Facts) { f.Behind = true }, to},
 		"to-credentials": {"leases lapse", func(f *Facts) { f.Ours = []Kind{{"Credential", 10, ""}, {"StateBackup", 1, ""}} }, to},
@@ -163,7 +172,7 @@ func TestHeld(t *testing.T) {
 			if tc.text != "" {
 				u.SetAnnotations(map[string]string{v1alpha1.HeldAnnotation: tc.text})
 			}
-			if got := held(u, false); !slices.Equal(got, tc.want) {
+			if got := held(u); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
 			}
 		})
@@ -211,8 +220,12 @@ func TestUnseen(t *testing.T) {
 			v1alpha1.SetHeld(&u, tc.held)
 			f := Facts{}
 			f.count(schema.GroupKind{Group: "toolkit.fluxcd.io", Kind: tc.kind}, true, true, []unstructured.Unstructured{u})
-			if text := strings.Join(f.Held, "; "); !strings.Contains(text, tc.want) || (text == "") != (tc.want == "") || f.Kept != tc.kept {
+			if text := strings.Join(slices.Concat(f.Held, f.Unseen, f.UnseenSuspended), "; "); !strings.Contains(text, tc.want) || (text == "") != (tc.want == "") || f.Kept != tc.kept {
 				t.Errorf("%s: it holds %q, want %q; it waits for a Cluster: %t", tc.reason, text, tc.want, f.Kept)
+			}
+			// What is suspended Flux leaves alone, unless it is on record that something was kept.
+			if asleep := tc.spec["suspend"] != nil && tc.held.Kept == nil && tc.want != ""; asleep != (len(f.UnseenSuspended) > 0) {
+				t.Errorf("%s: %q wait for a person to resume them", tc.reason, f.UnseenSuspended)
 			}
 			if parted := tc.id != config && tc.spec["prune"] != nil || tc.kind == "HelmRelease"; f.Parted != 1 && parted || f.Parted != 0 && !parted {
 				t.Errorf("%s: %d have parts of Clusters", tc.reason, f.Parted)
