@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,9 +57,10 @@ func TestProbeThatDoesNotEnd(t *testing.T) {
 		pool.OnProbe(func(types.NamespacedName, bool) { woken <- time.Now() })
 		l := pool.Of(types.NamespacedName{Namespace: "fleet", Name: "a"})
 		defer pool.Forget(l.key)
-		end, reads := make(chan struct{}), 0
+		end := make(chan struct{})
+		var reads atomic.Int32
 		q := Request{Source: "s1", Recorded: "one", Read: func(context.Context) (*rest.Config, error) {
-			reads++
+			reads.Add(1)
 			<-end
 			return nil, errors.New("late")
 		}}
@@ -79,8 +81,8 @@ func TestProbeThatDoesNotEnd(t *testing.T) {
 				t.Errorf("Ask() = %+v, %s, want reason %s and a pause", a, wait, v1alpha1.ReasonUnreachable)
 			}
 		}
-		if pool.Broken() != 1 || reads != 1 {
-			t.Errorf("%d children are broken after %d probes, want one and one", pool.Broken(), reads)
+		if pool.Broken() != 1 || reads.Load() != 1 {
+			t.Errorf("%d children are broken after %d probes, want one and one", pool.Broken(), reads.Load())
 		}
 		close(end)
 		<-woken
