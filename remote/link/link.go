@@ -57,6 +57,9 @@ type Link struct {
 	// lapses is when that credential expires, if it says so.
 	admin  *caller
 	lapses time.Time
+	// lent is that caller when a probe got a token with it a moment ago, until the session that
+	// follows ends, or the next probe begins: a list needs no other reading of the kubeconfig then.
+	lent *caller
 	// generation grows whenever credentials are read or dropped.
 	generation int
 	// minted uses the parent's own token until the token has to be renewed.
@@ -96,6 +99,7 @@ func (l *Link) hangUp() {
 	defer l.mu.Unlock()
 	l.admin.release()
 	l.minted.release()
+	l.lent.release()
 }
 
 // use makes the link follow a kubeconfig. Rotated credentials for the same server
@@ -114,6 +118,8 @@ func (l *Link) use(config *rest.Config, source string) error {
 	defer l.mu.Unlock()
 	l.generation++
 	l.admin.release()
+	l.lent.release()
+	l.lent = nil
 	if l.endpoint != endpoint {
 		l.minted.release()
 		l.minted = nil

@@ -159,16 +159,18 @@ func (s *Session) Silent() { s.link.failed() }
 // parent's own account may not. It leaves those that the link uses alone, whether the
 // kubeconfig's are good or not.
 func (s *Session) Lister(ctx context.Context) (*apply.Cluster, error) {
-	config, err := s.link.kubeconfig(ctx, s.request)
-	if err != nil {
-		return nil, err
-	}
-	if lapses := capibridge.CredentialOf(config).ExpiresAt; !lapses.IsZero() && !s.link.pool.now().Before(lapses) {
-		return nil, reason.Because(v1alpha1.ReasonUnauthorized, errors.New("the kubeconfig has lapsed"))
-	}
-	as, err := calls(config, s.link.pool.Addresses, s.link.mayWrite)
-	if err != nil {
-		return nil, err
+	as := s.link.lent
+	if as == nil || s.link.source != s.request.Source || s.link.lapsed() {
+		config, err := s.link.kubeconfig(ctx, s.request)
+		if err != nil {
+			return nil, err
+		}
+		if lapses := capibridge.CredentialOf(config).ExpiresAt; !lapses.IsZero() && !s.link.pool.now().Before(lapses) {
+			return nil, reason.Because(v1alpha1.ReasonUnauthorized, errors.New("the kubeconfig has lapsed"))
+		}
+		if as, err = calls(config, s.link.pool.Addresses, s.link.mayWrite); err != nil {
+			return nil, err
+		}
 	}
 	uid, err := s.link.uid(ctx, as)
 	if err != nil {

@@ -216,6 +216,7 @@ func TestLister(t *testing.T) {
 			f := newFar(t)
 			n := newNear(t, f)
 			n.good(t)
+			n.Begin(n.q).End()
 			minted := n.minted
 			f.change(func(f *far) { tc.change(n, f) })
 			session := n.Begin(n.q)
@@ -234,6 +235,39 @@ func TestLister(t *testing.T) {
 				t.Errorf("%s: the account of the parent was dropped", tc.reason)
 			}
 		})
+	}
+}
+
+// TestListerAfterProbe: the first list after a start takes the kubeconfig that the probe before it
+// read, and the connection. Nobody has it from then on.
+func TestListerAfterProbe(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	read, reads := n.q.Read, 0
+	n.q.Read = func(ctx context.Context) (*rest.Config, error) {
+		reads++
+		return read(ctx)
+	}
+	n.good(t)
+	f.asked()
+	session := n.Begin(n.q)
+	if _, err := session.Lister(t.Context()); err != nil || reads != 1 {
+		t.Errorf("Lister() = %v, the kubeconfig was read %d times", err, reads)
+	}
+	expect(t, "a list", f.asked(), "GET kube-system")
+	session.End()
+	if _, err := n.Begin(n.q).Lister(t.Context()); err != nil || reads != 2 {
+		t.Errorf("Lister() in the next session = %v, the kubeconfig was read %d times", err, reads)
+	}
+	f.change(func(f *far) { f.uid = "two" })
+	n.drop()
+	n.probed(t)
+	if _, err := n.Begin(n.q).Lister(t.Context()); reason.Of(err) != v1alpha1.ReasonIdentityChanged {
+		t.Errorf("Lister() of another cluster = %v", err)
+	}
+	n.probed(t)
+	if n.lent != nil {
+		t.Error("the kubeconfig is kept beyond the next probe")
 	}
 }
 

@@ -147,6 +147,7 @@ func (l *Link) probe(q Request) {
 		}
 	})
 	defer late.Stop()
+	l.takeBack()
 	a := l.runProbe(ctx, q)
 	l.mu.Lock()
 	ended = true

@@ -156,9 +156,9 @@ func (l *Link) renew(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.minted.release()
-	l.admin.release()
-	// The kubeconfig has served; it is read again when it is needed.
-	l.minted, l.admin = minted, nil
+	l.lent.release()
+	// The kubeconfig has served but for the session that follows; it is read again when it is needed.
+	l.minted, l.admin, l.lent = minted, nil, l.admin
 	l.renewAt, l.expires = now.Add(life*2/3), now.Add(life-tokenMargin)
 	l.versionStale = true // it may have been upgraded
 	return nil

@@ -63,6 +63,16 @@ func (s *Session) End() {
 	defer l.mu.Unlock()
 	l.admin.release()
 	l.minted.release()
+	l.lent.release()
+	l.lent = nil
+}
+
+// takeBack ends what no session used.
+func (l *Link) takeBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lent.release()
+	l.lent = nil
 }
 
 // Over reports whether the child was forgotten, so that what failed may have failed

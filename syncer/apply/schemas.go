@@ -204,6 +204,14 @@ func (k *kinds) now(ctx context.Context, fresh bool) (*served, error) {
 	return found, nil
 }
 
+var configMap = schema.GroupKind{Kind: "ConfigMap"}
+
+// configMaps is where an API server has ConfigMaps.
+func configMaps() *meta.RESTMapping {
+	v1 := schema.GroupVersion{Version: "v1"}
+	return &meta.RESTMapping{Resource: v1.WithResource("configmaps"), GroupVersionKind: v1.WithKind(configMap.Kind), Scope: meta.RESTScopeNamespace}
+}
+
 // roots are the paths of the two answers.
 var roots = [2]string{"/api", "/apis"}
 
@@ -397,6 +405,10 @@ func (k *kinds) ResourcesFor(input schema.GroupVersionResource) ([]schema.GroupV
 }
 
 func (k *kinds) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if current, _, _ := k.known.get(); current == nil && gk == configMap && slices.Equal(versions, []string{"v1"}) {
+		// Each API server has it, and who only wants the records of a child need not ask for all kinds.
+		return configMaps(), nil
+	}
 	if len(versions) > 1 {
 		return lookup(k, func(s *served) (*meta.RESTMapping, error) { return s.mapper.RESTMapping(gk, versions...) })
 	}
