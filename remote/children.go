@@ -54,6 +54,8 @@ const (
 	// adoptFirst is how long after a start layers that are in place are not compared with
 	// their child, unless their interval is shorter.
 	adoptFirst = 30 * time.Second
+	// mostUnmet children that were taken over and were asked nothing yet delay nothing.
+	mostUnmet = 64
 	// callTimeout bounds a call to the API server of this tier.
 	callTimeout = 10 * time.Second
 	// retryMost bounds the pause after a reconcile that failed.
@@ -297,6 +299,7 @@ func refused(err error) bool {
 func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	held, ctx, leave, ok := r.Part.enter(ctx, req.NamespacedName)
 	if !ok {
+		r.Connections.Met(req.NamespacedName)
 		return ctrl.Result{}, nil // another replica drives it
 	}
 	defer leave()
@@ -334,6 +337,7 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	heard, proven := r.Connections.Heard(req.NamespacedName)
 	result = current.age(result, heard, proven)
 	if !current.asking {
+		r.Connections.Met(req.NamespacedName)
 		child.Status.ObservedGeneration = child.Generation
 		child.Status.LastHandledReconcileAt = child.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	}

@@ -119,6 +119,7 @@ func (r *Children) begin(ctx context.Context, add func(types.NamespacedName), ha
 	}
 	for i := range list.Items {
 		if key := client.ObjectKeyFromObject(&list.Items[i]); has(key) {
+			r.Connections.Expect(key)
 			add(key)
 		}
 	}

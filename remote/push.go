@@ -193,6 +193,7 @@ func (p *push) applyLayers(ctx context.Context) {
 // noteHandled has the entry say which request and which generation of the layer were handled.
 func (s *seeding) noteHandled(entry *v1alpha1.ChildLayer) {
 	if s.unvisited {
+		s.run.revisit = true
 		return
 	}
 	if entry.LastHandledReconcileAt = s.requested(); s.standing == "" {

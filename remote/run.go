@@ -53,6 +53,8 @@ type run struct {
 	governing rollout.Governing
 	// sources of the layers that select the child.
 	sources map[string]source.Key
+	// revisit: a layer was not looked at, and no event tells when it may be.
+	revisit bool
 	// rest is how long nothing can be pushed, because the child used up its time.
 	rest time.Duration
 }
@@ -219,6 +221,9 @@ func (r *run) permit(ctx context.Context, session *link.Session, paused bool) {
 // layer that is due. A child that used up its time is left alone until it has some again.
 func (r *run) next(selected []*v1alpha1.Layer) ctrl.Result {
 	result := r.pace()
+	if r.revisit {
+		result.RequeueAfter = min(result.RequeueAfter, r.jittered(waitPause))
+	}
 	if due := r.due(selected); !r.elsewhere && !due.IsZero() && due.Sub(r.Now()) < result.RequeueAfter {
 		result.RequeueAfter = max(due.Sub(r.Now()), progressPause)
 	}

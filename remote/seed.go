@@ -138,7 +138,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		// Nothing that the layer is rendered from has changed, and nothing is due.
 		return s.stands(entry)
 	}
-	if facts.Spent && !s.notes.looked {
+	if !s.notes.looked && (facts.Spent || entry.Ready && s.othersFirst(entry)) {
 		if entry.Ready {
 			// It stands as it was: whether it has what it may have now, nobody looked.
 			s.complete, s.unvisited = true, true
@@ -221,6 +221,14 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	}
 	s.complete = true
 	return nil
+}
+
+// othersFirst reports whether this process took over many children a moment ago and has not asked
+// all of them anything yet. Who serves is known of each of them before one whose layer is in place,
+// at the revision that the source has, is looked at closely.
+func (s *seeding) othersFirst(entry *v1alpha1.ChildLayer) bool {
+	return entry.Revision == s.revision() && entry.LastHandledReconcileAt == s.requested() &&
+		s.Connections.Unmet() > mostUnmet && s.Now().Sub(s.run.notes.began) < adoptFirst
 }
 
 // has records the revision that the child has of the layer.

@@ -3,13 +3,16 @@ package remote
 import (
 	"cmp"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	events "k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -17,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/remote/rollout"
@@ -128,6 +132,50 @@ func TestNobodyLooked(t *testing.T) {
 	}
 	if entry.Revision != "r1" || !entry.Ready {
 		t.Errorf("nobody looked, and the status says %+v", entry)
+	}
+	s.told = true
+	s.noteHandled(entry)
+	if wait := s.next([]*v1alpha1.Layer{s.layer}).RequeueAfter; wait > waitPause {
+		t.Errorf("nobody looked, nor does anybody within %s", wait)
+	}
+}
+
+// TestOthersFirst: a process that took many children over hears of each of them before it looks
+// closely at one whose layers are in place, which waits for that only so long.
+func TestOthersFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		unmet   int
+		passed  time.Duration
+		entry   v1alpha1.ChildLayer
+		request string
+		want    bool
+	}{
+		"Many":      {"nothing is known of most of the others", mostUnmet + 1, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "", true},
+		"Few":       {"the rest are on their way", mostUnmet, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "", false},
+		"Later":     {"others take long", mostUnmet + 1, adoptFirst, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "", false},
+		"Commit":    {"there is another commit", mostUnmet + 1, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r0"}, "", false},
+		"Requested": {"a person asked for it", mostUnmet + 1, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "now", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := bringing(t, newPaced(45*time.Second))
+			s.Connections = link.NewPool(t.Context(), runtime.NewScheme(), s.Now, s.Rand)
+			s.snapshot = &source.Snapshot{Revision: "r1"}
+			s.layer.Annotations = map[string]string{fluxmeta.ReconcileRequestAnnotation: tc.request}
+			s.run.notes.began = s.Now().Add(-tc.passed)
+			for i := range tc.unmet {
+				s.Connections.Expect(types.NamespacedName{Name: strconv.Itoa(i)})
+			}
+			if got := s.othersFirst(&tc.entry); got != tc.want {
+				t.Errorf("%s: othersFirst() = %t, want %t", tc.reason, got, tc.want)
+			}
+			for i := range tc.unmet {
+				s.Connections.Met(types.NamespacedName{Name: strconv.Itoa(i)})
+			}
+			if s.othersFirst(&tc.entry) {
+				t.Error("all others were met")
+			}
+		})
 	}
 }
 

@@ -66,8 +66,10 @@ type Pool struct {
 	// pace is how soon children answer.
 	pace pace
 
-	mu     sync.Mutex
-	links  map[types.NamespacedName]*Link
+	mu    sync.Mutex
+	links map[types.NamespacedName]*Link
+	// unmet are the children that this process took over and has not reconciled yet.
+	unmet  map[types.NamespacedName]struct{}
 	probed func(key types.NamespacedName, urgent bool)
 }
 
@@ -77,7 +79,7 @@ func NewPool(life context.Context, scheme *runtime.Scheme, now func() time.Time,
 	return &Pool{
 		scheme: scheme, now: now, random: random, schemas: apply.NewSchemas(), life: life,
 		quick: make(chan struct{}, mostProbes), slow: make(chan struct{}, mostSlowProbes),
-		links: map[types.NamespacedName]*Link{},
+		links: map[types.NamespacedName]*Link{}, unmet: map[types.NamespacedName]struct{}{},
 	}
 }
 
@@ -108,6 +110,27 @@ func (c *Pool) Of(key types.NamespacedName) *Link {
 		c.links[key] = l
 	}
 	return l
+}
+
+// Expect notes that this process took a child over, and Met that it has found out how the child is.
+func (c *Pool) Expect(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unmet[key] = struct{}{}
+}
+
+// Met ends what Expect began.
+func (c *Pool) Met(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.unmet, key)
+}
+
+// Unmet counts the children of Expect that were not met.
+func (c *Pool) Unmet() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.unmet)
 }
 
 // MayWrite is an error if this process lost the right to change anything in a child. It
@@ -159,6 +182,7 @@ func (c *Pool) Forget(key types.NamespacedName) {
 	c.mu.Lock()
 	l := c.links[key]
 	delete(c.links, key)
+	delete(c.unmet, key)
 	c.mu.Unlock()
 	if l != nil {
 		l.end()
