@@ -10,18 +10,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/selection"
 )
 
 // Cached returns what a cache does to each object before it keeps it. Nobody reads managed
-// fields, but those of a Child of a Cluster that somebody declares (labelsFor). Of a Child with ten layers, half of what was decoded is texts that thousands of
-// Children have in common, and room that decoding lists left. It is safe for concurrent use.
+// fields, but those of a Child of a Cluster that somebody declares, which tell whose its labels are. Of a Child with ten layers,
+// half of what was decoded is texts that thousands of Children have in common, and room that decoding lists left. It is safe for concurrent use.
 func Cached() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	shared := sharing{seed: maphash.MakeSeed()}
 	return func(o any) (any, error) {
 		if child, ok := o.(*v1alpha1.Child); ok {
 			shared.child(child)
-			if child.Spec.ClusterRef != nil && declaredBy(child.Labels) != "" {
+			if child.Spec.ClusterRef != nil && selection.DeclaredBy(child.Labels) != "" {
 				child.ManagedFields = slices.DeleteFunc(child.ManagedFields, func(m metav1.ManagedFieldsEntry) bool { return m.Subresource != "" })
 				return child, nil
 			}

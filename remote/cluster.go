@@ -19,6 +19,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/remote/selection"
 )
 
 // discover creates the Child of a Cluster that has none.
@@ -31,13 +32,13 @@ func (r *Children) discover(ctx context.Context, key types.NamespacedName) (ctrl
 		return ctrl.Result{}, err
 	}
 	child := &v1alpha1.Child{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: childLabels(u.GetLabels())},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: selection.WithoutOwner(u.GetLabels())},
 		Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: key.Name}},
 	}
 	if !r.Part.selects(child) {
 		return ctrl.Result{}, nil
 	}
-	if err := r.Client.Create(ctx, child, client.FieldOwner(statusManager)); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := r.Client.Create(ctx, child, client.FieldOwner(selection.Manager)); err != nil && !apierrors.IsAlreadyExists(err) {
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			// The Cluster is where a person looks: there is no Child that could say it.
 			r.Events.Eventf(u, corev1.EventTypeWarning, v1alpha1.ReasonChildRefused, "cannot create Child %s: %s; it is tried again", key.Name, err)
@@ -133,7 +134,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		// There is no contact any more: Cluster API takes the cluster down.
 		r.Connections.Forget(r.key())
-		if by := declaredBy(r.child.Labels); by != "" {
+		if by := selection.DeclaredBy(r.child.Labels); by != "" {
 			// Its owner would make it again. Nothing is in place any more, for which a Layer that goes would wait.
 			if r.child.Status.Identity != nil || len(r.child.Status.Layers) > 0 {
 				r.beginAnew()
@@ -161,7 +162,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		r.Events.Eventf(r.child, corev1.EventTypeNormal, "ClusterRecreated", "Cluster was re-created, it is seeded afresh")
 	}
-	labels, err := labelsFor(r.child, cluster.Labels)
+	labels, err := selection.Labels(r.child, cluster.Labels)
 	if err != nil {
 		return cluster, false, result, err
 	}
@@ -169,12 +170,12 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		before := r.child.DeepCopy()
 		after := r.child.DeepCopy()
 		after.Labels = labels
-		if err := r.Client.Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(statusManager)); err != nil {
+		if err := r.Client.Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(selection.Manager)); err != nil {
 			return cluster, false, result, client.IgnoreNotFound(err)
 		}
 		r.child.Labels = labels
 	}
-	r.labels = selectedBy(labels, cluster.Labels)
+	r.labels = selection.By(labels, cluster.Labels)
 	if !r.Part.selects(r.child) {
 		// By its new labels it is another agent's, which goes on with it.
 		r.gone = true

@@ -26,6 +26,7 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/selection"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -219,7 +220,7 @@ func TestClusterGoes(t *testing.T) {
 			if err != nil || ok == tc.goes {
 				t.Fatalf("%s: facts() = %t, %v", tc.reason, ok, err)
 			}
-			if ok && !maps.Equal(r.labels, childLabels(tc.want)) {
+			if ok && !maps.Equal(r.labels, selection.WithoutOwner(tc.want)) {
 				t.Errorf("%s: layers are pushed by %v, and counted by %v", tc.reason, r.labels, tc.want)
 			}
 			// What others give the Child is nothing of the Cluster, which variables tell of.

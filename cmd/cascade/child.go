@@ -26,7 +26,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
-	"github.com/cascade-gitops/cascade/remote"
+	"github.com/cascade-gitops/cascade/remote/selection"
 )
 
 const (
@@ -260,7 +260,7 @@ func ownedLabels(o client.Object) (map[string]bool, error) {
 		if m.Manager != childManager || m.Operation != metav1.ManagedFieldsOperationApply {
 			continue
 		}
-		owned, err := remote.LabelsOwned(m)
+		owned, err := selection.Owned(m)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the managed fields of %s: %w", client.ObjectKeyFromObject(o), err)
 		}

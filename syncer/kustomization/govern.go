@@ -19,6 +19,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/remote/selection"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -105,7 +106,11 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 			name.Name = ref.Name
 		}
 		g.releases.Known[name] = true
-		mover := rollout.Of(rollouts, r.labelsOf(name, child.Labels)).Kustomization(obj.Name)
+		labels, err := r.labelsOf(name, child)
+		if err != nil {
+			return nil, err
+		}
+		mover := rollout.Of(rollouts, labels).Kustomization(obj.Name)
 		g.take(name, mover, child)
 		if g.pins[name].Revision == "" {
 			continue
@@ -177,15 +182,15 @@ func (r *Reconciler) unpinned(cluster types.NamespacedName, pin *v1alpha1.ChildR
 	return ok && u.GetAnnotations()[v1alpha1.RolloutRevisionAnnotation] == ""
 }
 
-// labelsOf are the labels by which a Cluster is selected. Those of its Child are as old as
-// the last reconcile of that.
-func (r *Reconciler) labelsOf(cluster types.NamespacedName, ofChild map[string]string) map[string]string {
+// labelsOf are the labels by which Rollouts select a Child, which is how they take clusters for their own. What
+// it has of its Cluster is as old as its last reconcile: where the Cluster is seen, that counts.
+func (r *Reconciler) labelsOf(cluster types.NamespacedName, child *v1alpha1.Child) (map[string]string, error) {
 	if r.Clusters != nil {
 		if u, ok := r.Clusters.Get(cluster); ok {
-			return u.GetLabels()
+			return selection.Of(child, u.GetLabels())
 		}
 	}
-	return ofChild
+	return child.Labels, nil
 }
 
 // take finds out what Rollouts let one Cluster have. child is nil for a Cluster that has

@@ -58,6 +58,20 @@ func (r *tier) child(name string, pins ...string) {
 	r.objects = append(r.objects, o)
 }
 
+// selects has a Rollout select by a label.
+func selects(name, value string) func(*v1alpha1.Rollout) {
+	return func(o *v1alpha1.Rollout) {
+		o.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{name: value}}
+	}
+}
+
+// declared has a Kustomization declare the last Child, with labels.
+func (r *tier) declared(labels map[string]string) {
+	child := r.objects[len(r.objects)-1]
+	child.SetLabels(map[string]string{"kustomize.toolkit.fluxcd.io/name": "children", "kustomize.toolkit.fluxcd.io/namespace": "flux"})
+	maps.Copy(child.GetLabels(), labels)
+}
+
 // cluster exists in the tier, and says spec.
 func (r *tier) cluster(name, text string) *unstructured.Unstructured {
 	r.t.Helper()
@@ -276,14 +290,60 @@ func TestComposeStep(t *testing.T) {
 		},
 		"NotSelected": {
 			reason: "a Cluster that the Rollout does not select has the newest revision", tier: func(r *tier) {
-				r.rollout("waves", func(o *v1alpha1.Rollout) {
-					o.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}
-				})
+				r.rollout("waves", selects("name", "b"))
 				r.child("a")
 				r.child("b", "waves="+r1)
 			},
 			old: []string{"a=v1.35.0", "b=v1.35.0"}, newest: []string{"a=v1.36.0", "b=v1.36.0"},
 			want: "Cluster/a, Cluster/b at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0, LocalControlPlane/b v1.35.0",
+		},
+		"OwnLabel": {
+			reason: "a Child that is declared is selected by what its owner gives it as well", tier: func(r *tier) {
+				r.rollout("waves", selects("ring", "a"))
+				r.child("a", "waves="+r1)
+				r.declared(map[string]string{"ring": "a"})
+				r.cluster("a", "{}")
+			},
+			old: []string{"a=v1.35.0"}, newest: []string{"a=v1.36.0"},
+			want: "Cluster/a at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0",
+		},
+		"OtherLabel": {
+			reason: "where both name a label, the Child's counts", tier: func(r *tier) {
+				r.rollout("waves", selects("ring", "a"))
+				r.child("a")
+				r.declared(map[string]string{"ring": "b"})
+				r.cluster("a", "{}").SetLabels(map[string]string{"ring": "a"})
+			},
+			newest: []string{"a=v1.36.0"}, want: "Cluster/a, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0",
+		},
+		"OldLabel": {
+			reason: "what the agent gave the Child follows its Cluster", tier: func(r *tier) {
+				r.rollout("waves", selects("name", "b"))
+				r.child("a", "waves="+r1)
+				r.cluster("a", "{}").SetLabels(map[string]string{"name": "b"})
+			},
+			old: []string{"a=v1.35.0"}, newest: []string{"a=v1.36.0"},
+			want: "Cluster/a at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0",
+		},
+		"Owner": {
+			reason: "who applied a Cluster selects it, and who declares its Child does not", tier: func(r *tier) {
+				r.rollout("waves", selects("kustomize.toolkit.fluxcd.io/name", "shop"))
+				r.child("a", "waves="+r1)
+				r.declared(nil)
+				r.cluster("a", "{}").SetLabels(map[string]string{"kustomize.toolkit.fluxcd.io/name": "shop"})
+			},
+			old: []string{"a=v1.35.0"}, newest: []string{"a=v1.36.0"},
+			want: "Cluster/a at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0",
+		},
+		"ByHand": {
+			reason: "a Child without a Cluster is selected by its own labels, whatever has its name", tier: func(r *tier) {
+				r.rollout("waves", selects("name", "a"))
+				r.child("a", "waves="+r1)
+				r.objects[len(r.objects)-1].(*v1alpha1.Child).Spec = v1alpha1.ChildSpec{}
+				r.cluster("a", "{}").SetLabels(map[string]string{"name": "b"})
+			},
+			old: []string{"a=v1.35.0"}, newest: []string{"a=v1.36.0"},
+			want: "Cluster/a at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0",
 		},
 		"New": {
 			reason: "a Cluster that does not exist is created from the newest revision", tier: func(r *tier) { r.rollout("waves", nil); r.child("a", "waves="+r1) },

@@ -17,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/remote/selection"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/worker"
@@ -224,18 +225,8 @@ func (f *forecast) describe(ctx context.Context, b *below) error {
 		b.had, b.has = b.now.Labels, b.next.Labels
 		return nil
 	}
-	u, err := f.clusterObject(ctx, client.ObjectKey{Namespace: b.child.Namespace, Name: b.child.Spec.ClusterRef.Name})
+	u, after, err := f.labels(ctx, b, next)
 	if err != nil {
-		return err
-	}
-	after, err := changedObject(u, f.tier)
-	if err != nil {
-		return err
-	}
-	if b.had, err = remote.LabelsOf(b.child, u.GetLabels()); err != nil {
-		return err
-	}
-	if b.has, err = f.labelsAfter(next, after.GetLabels()); err != nil {
 		return err
 	}
 	providers := &capibridge.Providers{}
@@ -246,6 +237,22 @@ func (f *forecast) describe(ctx context.Context, b *below) error {
 	}
 	b.now, b.next = facts.Into(b.now), facts.Into(capibridge.FromObject(after))
 	return nil
+}
+
+// labels finds out by which labels a Child of a Cluster is selected, now and after the commit, when it is next. It
+// returns the Cluster at both times.
+func (f *forecast) labels(ctx context.Context, b *below, next *v1alpha1.Child) (now, after *unstructured.Unstructured, err error) {
+	if now, err = f.clusterObject(ctx, client.ObjectKey{Namespace: b.child.Namespace, Name: b.child.Spec.ClusterRef.Name}); err != nil {
+		return nil, nil, err
+	}
+	if after, err = changedObject(now, f.tier); err != nil {
+		return nil, nil, err
+	}
+	if b.had, err = selection.Of(b.child, now.GetLabels()); err != nil {
+		return nil, nil, err
+	}
+	b.has, err = f.labelsAfter(next, after.GetLabels())
+	return now, after, err
 }
 
 // byHand is a Child without a Cluster, as layers are rendered for it.
@@ -259,7 +266,7 @@ func (f *forecast) labelsAfter(next *v1alpha1.Child, cluster map[string]string) 
 	if next == nil {
 		return cluster, nil
 	}
-	labels, err := remote.LabelsOf(next, cluster)
+	labels, err := selection.Of(next, cluster)
 	if declared := f.tier.after[difference.Identity{Group: v1alpha1.Group, Kind: "Child", Namespace: next.Namespace, Name: next.Name}]; declared != nil {
 		maps.Copy(labels, declared.GetLabels()) // the managed fields do not tell of the commit
 	}
