@@ -220,11 +220,11 @@ func TestNameOfLayerIsALabel(t *testing.T) {
 
 // TestDependsOn: who waits for another layer is told if that never comes to this child.
 func TestDependsOn(t *testing.T) {
-	leaving, invalid, chosen := layerOn("leaving"), layerOn("invalid"), layerOn("chosen")
+	leaving, invalid, chosen, other := layerOn("leaving"), layerOn("invalid"), layerOn("chosen"), layerOn("other")
 	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"a.example/b"}
 	invalid.Spec.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "in", Values: []string{"a"}}}
-	chosen.Spec.ClusterSelector.MatchLabels = map[string]string{"tier": "a"}
-	cl := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(layerOn("elsewhere"), layerOn("base"), leaving, invalid, chosen).Build()
+	chosen.Spec.ClusterSelector.MatchLabels, other.Spec.ClusterSelector.MatchLabels = map[string]string{"tier": "a"}, map[string]string{"tier": "b"}
+	cl := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(layerOn("elsewhere"), layerOn("base"), leaving, invalid, chosen, other).Build()
 	for name, tc := range map[string]struct {
 		reason, on string
 		record     []v1alpha1.ChildLayer
@@ -238,14 +238,15 @@ func TestDependsOn(t *testing.T) {
 		"Deleting":  {"its selector is right", "leaving", nil, false, "layer leaving, which dependsOn names, is being deleted"},
 		"Invalid":   {"no cluster has the labels that would do", "invalid", nil, false, "cannot use clusterSelector of Layer invalid"},
 		"Chosen":    {"it selects the child since a moment ago", "chosen", nil, false, "layer chosen is not ready on this child"},
+		"Other":     {"it selects the Cluster, and not the Child, which says otherwise", "other", nil, false, "does not select this child"},
 		"Nowhere":   {"a typo", "bsae", nil, false, "there is no layer bsae"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			child := childNamed("a", nil)
 			child.Status.Layers = tc.record
 			p := &push{
-				run: &run{Children: &Children{Client: cl}, child: &child}, layers: []*seeding{{layer: layerOn("base"), complete: tc.complete}},
-				cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Labels: map[string]string{"tier": "a"}},
+				run: &run{Children: &Children{Client: cl}, child: &child, labels: map[string]string{"tier": "a"}}, layers: []*seeding{{layer: layerOn("base"), complete: tc.complete}},
+				cluster: capibridge.Cluster{InfrastructureProvisioned: true, ControlPlaneInitialized: true, Labels: map[string]string{"tier": "b"}},
 			}
 			err := p.allowed(t.Context(), layerOn("app", tc.on), &v1alpha1.ChildLayer{Name: "app", Digest: "sha256:1"}, 0)
 			if (err == nil) != (tc.want == "") || err != nil && (reason.Of(err) != v1alpha1.ReasonDependencyNotReady || !strings.Contains(err.Error(), tc.want)) {

@@ -318,7 +318,7 @@ func (p *push) awaits(ctx context.Context, name string) error {
 		return fmt.Errorf("cannot read Layer %s, which dependsOn names: %w", name, err)
 	case layer.DeletionTimestamp != nil:
 		return fmt.Errorf("layer %s, which dependsOn names, is being deleted; take it out of dependsOn", name)
-	case Selects(layer, p.cluster.Labels):
+	case Selects(layer, p.labels):
 		return fmt.Errorf("layer %s is not ready on this child", name)
 	}
 	if _, err := metav1.LabelSelectorAsSelector(&layer.Spec.ClusterSelector); err != nil {

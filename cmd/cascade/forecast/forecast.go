@@ -90,7 +90,7 @@ func Of(ctx context.Context, cluster Cluster, o Options) (*difference.Report, er
 	if err := f.settle(ctx); err != nil {
 		return nil, err
 	}
-	f.kustomizations()
+	f.kustomizations(ctx)
 	f.layers(ctx)
 	f.gaps(ctx, f.tier.releases)
 	slices.SortFunc(f.report.Owners, func(a, b difference.Owner) int {

@@ -463,23 +463,39 @@ func TestDeclaredChild(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
 		selector map[string]string
-		change   func(*repository)
+		change   func(*repository, fakeTier)
 		want     []string
 		absent   []string
 	}{
-		"Stays": {"it has what the new selector names, and the others have not", nil, func(r *repository) {
+		"Stays": {"it has what the new selector names, and the others have not", nil, func(r *repository, _ fakeTier) {
 			r.replace("mom/layer.yaml", "matchLabels: {cascade.dev/tier: master}", "matchLabels: {part: x}")
 		}, []string{"2 clusters at main@sha1:111111111111, the same fields of each: production, staging", "no longer declared, and stays"}, []string{"edge"}},
-		"Leaves": {"the commit gives the Child another value", map[string]string{"part": "x"}, func(r *repository) {
+		"Leaves": {"the commit gives the Child another value", map[string]string{"part": "x"}, func(r *repository, _ fakeTier) {
 			r.replace("byhand/child.yaml", "part: x", "part: y")
 		}, []string{"1 cluster at main@sha1:111111111111: edge", "no longer declared, and stays"}, []string{"production"}},
-		"Own": {"where both name a label, the Child's counts", map[string]string{"environment": "mine"}, func(r *repository) {
+		"Own": {"where both name a label, the Child's counts", map[string]string{"environment": "mine"}, func(r *repository, _ fakeTier) {
 			r.remove("byhand/child.yaml")
 			r.replace("mom/layer.yaml", "matchLabels: {cascade.dev/tier: master}", "matchLabels: {environment: mine}")
 		}, []string{"1 cluster at main@sha1:111111111111: edge", "no longer declared, and stays"}, []string{"production"}},
-		"Variable": {"a variable is that of the Cluster", nil, func(r *repository) {
+		"Variable": {"a variable is that of the Cluster", nil, func(r *repository, _ fakeTier) {
 			r.replace("layers/master/sync.yaml", "${label_environment}", "${label_part}")
 		}, []string{"in edge: cannot substitute", `"label_part"`}, []string{"at main@sha1:111111111111"}},
+		"Waves": {"the commit gives the Child another ring", nil, func(r *repository, _ fakeTier) {
+			r.replace("byhand/child.yaml", "part: x", "part: y")
+			r.replace("byhand/cluster.yaml", "spec: {}", "spec: {paused: true}")
+		}, []string{"in waves of Rollout clusters: late: 1 cluster"}, []string{"early"}},
+		"Ahead": {"its Cluster is not there yet", nil, func(r *repository, tier fakeTier) {
+			cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}}
+			cluster.SetNamespace(namespace)
+			cluster.SetName("edge")
+			if err := tier.Delete(t.Context(), cluster); err != nil {
+				t.Fatal(err)
+			}
+			r.replace("byhand/cluster.yaml", "spec: {}", "spec: {paused: true}")
+		}, []string{"in waves of Rollout clusters: early: 1 cluster"}, []string{"Kustomization/cascade-system/byhand in edge"}},
+		"ClusterWave": {"the commit gives the Cluster what its Child follows", nil, func(r *repository, _ fakeTier) {
+			r.replace("byhand/cluster.yaml", "labels: {", "labels: {ring: last, ")
+		}, []string{"in waves of Rollout clusters: last: 1 cluster"}, []string{"early"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRepository(t)
@@ -505,7 +521,15 @@ func TestDeclaredChild(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			tc.change(r)
+			rollout := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clusters"}}
+			rollout.Spec.Moves.KustomizationRef = &v1alpha1.LocalReference{Name: "byhand"}
+			for _, wave := range [][3]string{{"last", "ring", "last"}, {"early", "part", "x"}, {"late", "part", "y"}} {
+				rollout.Spec.Waves = append(rollout.Spec.Waves, v1alpha1.RolloutWave{Name: wave[0], Selector: &metav1.LabelSelector{MatchLabels: map[string]string{wave[1]: wave[2]}}})
+			}
+			if err := tier.Create(t.Context(), rollout); err != nil {
+				t.Fatal(err)
+			}
+			tc.change(r, tier)
 			commit := r.commit()
 			var text bytes.Buffer
 			if err := r.plan(tier, commit).Text(&text); err != nil {

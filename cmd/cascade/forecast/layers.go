@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -253,6 +254,20 @@ func (f *forecast) labels(ctx context.Context, b *below, next *v1alpha1.Child) (
 	}
 	b.has, err = f.labelsAfter(next, after.GetLabels())
 	return now, after, err
+}
+
+// labelsOf are the labels by which a Child of a Cluster is selected after the commit. One that is declared ahead of its
+// Cluster has its own alone.
+func (f *forecast) labelsOf(ctx context.Context, child *v1alpha1.Child) (map[string]string, error) {
+	next, err := changed(child, v1alpha1.Group, "Child", f.tier)
+	if err != nil {
+		return nil, err
+	}
+	b := &below{child: child}
+	if _, _, err = f.labels(ctx, b, next); apierrors.IsNotFound(err) {
+		return f.labelsAfter(next, nil)
+	}
+	return b.has, err
 }
 
 // byHand is a Child without a Cluster, as layers are rendered for it.

@@ -242,9 +242,9 @@ func merged(live, before, after map[string]any) map[string]any {
 }
 
 // kustomizations reports what changes in the tier itself.
-func (f *forecast) kustomizations() {
+func (f *forecast) kustomizations(ctx context.Context) {
 	for _, key := range f.keys() {
-		f.kustomization(key, f.tier.kustomizations[key])
+		f.kustomization(ctx, key, f.tier.kustomizations[key])
 	}
 }
 
@@ -302,7 +302,7 @@ func (f *forecast) renderings(k *declaredBy) difference.Renderings {
 	return r
 }
 
-func (f *forecast) kustomization(key client.ObjectKey, k *declaredBy) {
+func (f *forecast) kustomization(ctx context.Context, key client.ObjectKey, k *declaredBy) {
 	of, will := f.ofKustomization(k.now), f.ofKustomization(k.next)
 	name := kustomizev1.KustomizationKind + "/" + key.String()
 	switch {
@@ -343,9 +343,16 @@ func (f *forecast) kustomization(key client.ObjectKey, k *declaredBy) {
 		if !here(present) || c.Kind != clusterapi.ClusterKind.Kind || !strings.HasPrefix(c.APIVersion, clusterapi.ClusterKind.Group+"/") {
 			continue
 		}
-		if child := f.child(c.Namespace, c.Name); child != nil {
-			clusters.take(rollout.Of(rollouts, child.Labels).Kustomization(key.Name), child.Labels)
+		child := f.child(c.Namespace, c.Name)
+		if child == nil || len(rollouts) == 0 {
+			continue
 		}
+		labels, err := f.labelsOf(ctx, child)
+		if err != nil {
+			f.problem(name, c.Name, err)
+			continue
+		}
+		clusters.take(rollout.Of(rollouts, labels).Kustomization(key.Name), labels)
 	}
 	clusters.into(&owner)
 	f.report.Owners = append(f.report.Owners, owner)
