@@ -34,6 +34,24 @@ func (d *decision) missed(m *member) bool {
 	return left <= 0
 }
 
+// away is since when a cluster for which the wave of the run waits cannot be reached, and what comes of that when, as
+// a clause. It is empty for others, and for less than a minute.
+func (d *decision) away(run *v1alpha1.RolloutRun, m *member) string {
+	if !run.Begun || m.wave != int(run.Wave) || !d.lost(m) || !d.open(m, run.RolloutRevision) {
+		return ""
+	}
+	since := m.Unreachable
+	if m.has(run.RolloutRevision) && !m.is(v1alpha1.ResultDeferred) {
+		since = m.pin.Since.Time
+	}
+	comes := "is passed over"
+	if run.Terms.Unreachable == v1alpha1.UnreachableCount {
+		comes = "counts as failed"
+	}
+	until := counted(run, since).Add(run.Terms.Deadline.Duration)
+	return fmt.Sprintf("it cannot be reached since %s, and %s at %s", at(m.Unreachable), comes, at(until))
+}
+
 // tooMany reports whether more clusters of a wave failed than may.
 func (d *decision) tooMany(run *v1alpha1.RolloutRun) bool {
 	for i := range run.Terms.Waves[:min(int(run.Wave)+1, len(run.Terms.Waves))] {

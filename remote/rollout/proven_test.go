@@ -115,12 +115,45 @@ func TestProven(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
 			s.at(second, "canary1", "rest1", "rest2")
-			s.takes(true, "rest1", "rest2")
+			s.takes(true, "rest1")
+			s.cluster("rest2").Outstanding = "its control plane runs v1.36.0"
+			s.decide()
+			s.says(v1alpha1.ReasonProgressing, "cluster rest3 is waited for: it cannot be reached since 2023-11-15 22:13:20 UTC, and counts as failed at 2023-11-15 22:23:20 UTC; and 1 more")
+			s.cluster("rest2").Outstanding = ""
+			s.takes(true, "rest2")
 			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
 			s.after(8 * time.Minute)
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "is away for less than a minute, and counts", reason: "a heartbeat that got lost is not worth a word", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.Unreachable = v1alpha1.UnreachableCount
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.lose("rest1")
+			s.decide()
+			s.held("")
+			s.after(s.last.RecheckAfter)
+			s.decide()
+			s.held(v1alpha1.ReasonProgressing)
+			s.find(true, "rest1")
+			s.decide()
+			s.held("")
+		}},
+		{name: "is lost while it changes", reason: "it is waited for until its deadline, which is nobody's failure", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.after(time.Minute)
+			s.lose("canary1")
+			s.after(2 * time.Minute)
+			s.decide()
+			s.says(v1alpha1.ReasonProgressing, "cluster canary1 is waited for: it cannot be reached since 2023-11-15 22:14:20 UTC, and is passed over at 2023-11-15 22:23:20 UTC")
+			s.after(7 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUnreachable)
+			s.held(v1alpha1.ReasonWaveUnproven)
 		}},
 		{name: "comes back in its soak", reason: "nobody knows how it was meanwhile: its soak begins when it is back", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)

@@ -132,6 +132,14 @@ func (s *story) held(reason string) {
 	}
 }
 
+// says expects a hold with its message.
+func (s *story) says(reason, message string) {
+	s.t.Helper()
+	if want := (rollout.Hold{Reason: reason, Message: message}); s.last.Hold != want {
+		s.t.Fatalf("held for %+v, want %+v", s.last.Hold, want)
+	}
+}
+
 // hash is the commit of a revision.
 func hash(revision string) string { return revision[len("main@sha1:"):] }
 

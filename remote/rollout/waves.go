@@ -333,29 +333,31 @@ func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
 	return waits
 }
 
-// waitsFor names a cluster of the run of which something is outstanding, and what.
+// waitsFor names a cluster that the run waits for, and why: one that cannot be reached before those of which
+// something is outstanding.
 func (d *decision) waitsFor() Hold {
 	run := d.active()
 	if run == nil {
 		return Hold{}
 	}
-	var first *member
+	var first Hold
 	n := 0
 	for _, m := range d.all {
-		if m.has(run.RolloutRevision) && m.changing() && m.Outstanding != "" {
-			if n++; first == nil {
-				first = m
-			}
+		is := Hold{v1alpha1.ReasonProgressing, d.away(run, m)}
+		if is.Message == "" && m.has(run.RolloutRevision) && m.changing() {
+			is = Hold{v1alpha1.ReasonRollingOut, m.Outstanding}
+		}
+		if is.Message == "" {
+			continue
+		}
+		if n++; n == 1 || is.Reason == v1alpha1.ReasonProgressing && first.Reason != is.Reason {
+			first = Hold{is.Reason, fmt.Sprintf("cluster %s is waited for: %s", m.Name, is.Message)}
 		}
 	}
-	if first == nil {
-		return Hold{}
-	}
-	message := fmt.Sprintf("cluster %s is waited for: %s", first.Name, first.Outstanding)
 	if n > 1 {
-		message += fmt.Sprintf("; and %d more", n-1)
+		first.Message += fmt.Sprintf("; and %d more", n-1)
 	}
-	return Hold{v1alpha1.ReasonRollingOut, message}
+	return first
 }
 
 // mayBegin reports whether a wave may begin: a person approved it where one has to, and its
