@@ -138,6 +138,8 @@ type decision struct {
 	recheck  time.Duration
 	// retrying: clusters that failed are put off, to be tried again.
 	retrying bool
+	// resuming: soaks of clusters by themselves begin anew, as nobody looked for a while.
+	resuming bool
 }
 
 // member is a cluster as the decision leaves it.

@@ -29,8 +29,10 @@ func (d *decision) resume() {
 	}
 	at := metav1.NewTime(d.now)
 	for _, m := range d.all {
-		if d.soaks(run, m) {
+		// One that began a moment ago did so with this resumption, or while somebody looked.
+		if d.soaks(run, m) && d.now.Sub(m.pin.Since.Time) >= unwatched {
 			m.since(at)
+			d.resuming = true
 		}
 	}
 	if run.ResumedAt = &at; run.SoakSince != nil {
@@ -63,10 +65,15 @@ func (m *member) since(at metav1.Time) {
 	m.set(to)
 }
 
-// look puts on record that somebody looks, while a soak or a deadline runs.
+// look puts on record that somebody looks, while a soak or a deadline runs. After a time in which nobody did,
+// that is on record once each soak that a pin times begins anew: of writes to many Children some conflict.
 func (d *decision) look() {
 	run := d.active()
 	if run == nil || !d.timed(run) {
+		return
+	}
+	if d.resuming && run.LookedAt != nil { // of a run that begins, all is of now
+		d.soon(0)
 		return
 	}
 	since := lookOnRecord
@@ -108,7 +115,14 @@ func (d *decision) awaited(run *v1alpha1.RolloutRun, m *member) bool {
 // ran reports whether a time that began at another was not over when somebody looked last. Whether it is
 // over by now is no answer: it would be after any time in which nobody looked.
 func ran(run *v1alpha1.RolloutRun, since time.Time, lasts time.Duration) bool {
-	return run.LookedAt == nil || run.LookedAt.Sub(counted(run, since)) < lasts
+	if run.LookedAt == nil {
+		return true
+	}
+	// While pins begin anew, the last look on record is of before that.
+	if !run.LookedAt.Before(run.ResumedAt) {
+		since = counted(run, since)
+	}
+	return run.LookedAt.Sub(since) < lasts
 }
 
 // counted is from when a time counts that began at another: not before somebody looked again.

@@ -129,22 +129,7 @@ func TestUnwatched(t *testing.T) {
 			}
 		}},
 		{name: "at the end", reason: "the one that came back soaks for itself, and died while nobody looked", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
-			s.commit(second)
-			s.decide()
-			s.takes(true, "canary1")
-			s.lose("rest1", "rest2")
-			s.after(2 * time.Minute)
-			for range 2 {
-				s.decide()
-				s.after(31 * time.Minute)
-			}
-			s.decide()
-			s.held(v1alpha1.ReasonWaveUnproven)
-			s.find(true, "rest1")
-			s.decide()
-			s.takes(true, "rest1")
-			s.decide()
-			s.result("rest1", v1alpha1.ResultSucceeded)
+			s.comesBack("rest1", "rest2")
 			s.unwatched(2 * time.Hour)
 			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
@@ -152,6 +137,28 @@ func TestUnwatched(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutProgressing)
 			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+		}},
+		{name: "at the end, and a write conflicts", reason: "what the one that came back has on record is as before, and begins anew with the next look", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.comesBack("rest1", "rest2")
+			s.unwatched(2 * time.Hour)
+			was, canary := s.cluster("rest1").Pin, s.cluster("canary1").Pin.Since
+			s.decide()
+			s.cluster("rest1").Pin = was
+			for range 2 {
+				s.unwatched(s.last.RecheckAfter)
+				s.decide()
+			}
+			if got := s.cluster("canary1").Pin.Since; !got.Equal(&canary) {
+				s.t.Fatalf("canary1 is ready since %s, which soaked long before: now since %s", canary, got)
+			}
+			for range 29 {
+				s.unwatched(time.Minute)
+				s.decide()
+				s.phase(v1alpha1.RolloutProgressing)
+			}
+			s.unwatched(time.Minute)
 			s.decide()
 			s.phase(v1alpha1.RolloutCompleted)
 		}},
@@ -206,6 +213,27 @@ func TestLooksOnRecord(t *testing.T) {
 	if got := s.status.Run.LookedAt.Time; !got.Equal(s.now) || s.status.Run.ResumedAt != nil {
 		t.Fatalf("looked at %s, and it is %s; resumed at %s", got, s.now, s.status.Run.ResumedAt)
 	}
+}
+
+// comesBack has the last wave pass with nobody who answers, and the first of it be back then: it soaks for itself.
+func (s *story) comesBack(names ...string) {
+	s.t.Helper()
+	s.commit(second)
+	s.decide()
+	s.takes(true, "canary1")
+	s.lose(names...)
+	s.after(2 * time.Minute)
+	for range 2 {
+		s.decide()
+		s.after(31 * time.Minute)
+	}
+	s.decide()
+	s.held(v1alpha1.ReasonWaveUnproven)
+	s.find(true, names[0])
+	s.decide()
+	s.takes(true, names[0])
+	s.decide()
+	s.result(names[0], v1alpha1.ResultSucceeded)
 }
 
 // soakingRest are canaryAndRest, of which the rest soaks for half an hour.
