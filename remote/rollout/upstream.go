@@ -56,6 +56,7 @@ func (d *decision) promote() {
 		return
 	}
 	newest := up.Proofs[0]
+	status.Taken = mended(status.Taken, up.Proofs)
 	if status.Taken != nil && newest.Proven.Before(status.Taken.Proven.Time) {
 		d.upstream = Hold{v1alpha1.ReasonUpstreamWentBack, fmt.Sprintf("the newest proof of %s is of %s, and one of %s was taken: somebody put an older state of %s back",
 			wants.Name, at(newest.Proven), at(status.Taken.Proven.Time), ProofReference(wants.Name))}
@@ -116,6 +117,17 @@ func (d *decision) eligible(up *Upstream, wants *v1alpha1.RolloutUpstream) *Proo
 	return nil
 }
 
+// mended is the proof that was taken last, at the time that the upstream tells of it by now: that is an earlier
+// one after its clock was ahead.
+func mended(taken *v1alpha1.RolloutProof, proofs []Proof) *v1alpha1.RolloutProof {
+	for _, p := range proofs {
+		if taken != nil && p.Commit == taken.Commit && p.Run == taken.Run && p.Proven.Before(taken.Proven.Time) {
+			return onRecord(p)
+		}
+	}
+	return taken
+}
+
 func onRecord(p Proof) *v1alpha1.RolloutProof {
 	return &v1alpha1.RolloutProof{Commit: p.Commit, Run: p.Run, Proven: metav1.NewTime(p.Proven)}
 }
@@ -134,7 +146,7 @@ func Taken(spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatus) *v1alpha1
 // Untaken are the proofs that may be taken now or later, given what was: no older one is
 // looked at. They are few, as proofs are.
 func Untaken(spec *v1alpha1.RolloutSpec, status *v1alpha1.RolloutStatus, proofs []Proof) []Proof {
-	taken := Taken(spec, status)
+	taken := mended(Taken(spec, status), proofs)
 	if taken == nil {
 		return proofs
 	}

@@ -40,15 +40,23 @@ func (d *decision) resume() {
 	}
 }
 
-// behind has what is on record from a time to come begin now: a clock that was ahead for one look would have
-// the run stand until then.
+// behind has what is on record from a time to come begin, or have ended, now: a clock that was ahead for one look
+// would have the run stand until then, and other environments wait for what it proved.
 func (d *decision) behind() {
 	at := metav1.NewTime(d.now)
-	if run := d.active(); run != nil {
-		for _, t := range []*metav1.Time{&run.Since, run.SoakSince, run.ResumedAt} {
-			if t != nil && t.After(d.now) {
-				*t = at
-			}
+	var all []*metav1.Time
+	if run := d.status.Run; run != nil {
+		all = append(all, &run.Began, &run.Since, run.SoakSince, run.ResumedAt)
+	}
+	if good := d.status.LastGood; good != nil {
+		all = append(all, &good.At)
+	}
+	for i := range d.status.History {
+		all = append(all, &d.status.History[i].Began, &d.status.History[i].Ended)
+	}
+	for _, t := range all {
+		if t != nil && t.After(d.now) {
+			*t = at
 		}
 	}
 	for _, m := range d.all {

@@ -162,6 +162,43 @@ func TestUnwatched(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutCompleted)
 		}},
+		{name: "proven by a clock that was ahead", reason: "other environments take what was proven by now, and what is proven later after that", waves: canaryAndRest()[:1], clusters: []string{"canary1"}, tell: func(s *story) {
+			s.now = s.now.Add(720 * time.Hour)
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.now = s.now.Add(-720 * time.Hour)
+			s.decide()
+			for of, at := range map[string]metav1.Time{"the run began": s.status.Run.Began, "it ended": s.status.Run.Since, "the good one did": s.status.LastGood.At, "the first on record did": s.status.History[0].Ended} {
+				if at.After(s.now) {
+					s.t.Errorf("%s at %s, and it is %s", of, at, s.now)
+				}
+			}
+		}},
+		{name: "a proof of a clock that was ahead", reason: "what is proven next is later than what was taken, once the other environment mended its time", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.upstream(0)
+			s.now = s.now.Add(720 * time.Hour)
+			s.proves(second, s.now)
+			s.decide()
+			s.at(second, "canary1")
+			s.now = s.now.Add(-720 * time.Hour)
+			s.facts.Upstream.Proofs[0].Proven = s.now
+			s.decide()
+			s.waits("")
+			s.after(time.Hour)
+			s.proves(third, s.now)
+			if got := rollout.Untaken(&s.spec, &s.status, s.facts.Upstream.Proofs); len(got) != 1 || got[0].Commit != hash(third) {
+				s.t.Fatalf("may be taken: %+v", got)
+			}
+			s.decide()
+			if got := s.status.Upstream.Taken.Commit; got != hash(third) {
+				s.t.Fatalf("%s was taken last", got)
+			}
+		}},
 		{name: "while one is offline that counts", reason: "it may have been back meanwhile", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
 			s.spec.Unreachable = v1alpha1.UnreachableCount
 			s.commit(second)
