@@ -46,7 +46,7 @@ func (d *decision) behind() {
 	at := metav1.NewTime(d.now)
 	var all []*metav1.Time
 	if run := d.status.Run; run != nil {
-		all = append(all, &run.Began, &run.Since, run.SoakSince, run.ResumedAt)
+		all = append(all, &run.Began, &run.Since, run.SoakSince, run.LookedAt, run.ResumedAt)
 	}
 	if good := d.status.LastGood; good != nil {
 		all = append(all, &good.At)
@@ -88,7 +88,7 @@ func (d *decision) look() {
 	if run.LookedAt != nil {
 		since = d.now.Sub(run.LookedAt.Time)
 	}
-	if since < 0 || since >= lookOnRecord {
+	if since >= lookOnRecord {
 		at := metav1.NewTime(d.now)
 		run.LookedAt, since = &at, 0
 	}

@@ -162,6 +162,21 @@ func TestUnwatched(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutCompleted)
 		}},
+		{name: "at the end, after a clock that was ahead", reason: "that somebody looked then is no later look", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.comesBack("rest1", "rest2")
+			s.now = s.now.Add(720 * time.Hour)
+			for range 2 {
+				s.decide()
+				s.unwatched(s.last.RecheckAfter)
+			}
+			s.now = s.now.Add(-720 * time.Hour)
+			s.decide()
+			s.unwatched(2 * time.Hour)
+			s.decide()
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+		}},
 		{name: "proven by a clock that was ahead", reason: "other environments take what was proven by now, and what is proven later after that", waves: canaryAndRest()[:1], clusters: []string{"canary1"}, tell: func(s *story) {
 			s.now = s.now.Add(720 * time.Hour)
 			s.commit(second)
