@@ -325,6 +325,7 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{RequeueAfter: stalePause}, nil
 	}
 	current := &run{Children: r, child: child, recorded: child.DeepCopy(), notes: notes, tenure: held}
+	current.behind()
 	began := r.Now()
 	result, err := current.reconcile(ctx)
 	if current.gone {

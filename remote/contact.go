@@ -16,6 +16,22 @@ import (
 	"github.com/cascade-gitops/cascade/remote/report"
 )
 
+// behind has what is on record from a time to come be so since now. A clock that was ahead for a while would have
+// Rollouts, deadlines of layers and alerts wait until then.
+func (r *run) behind() {
+	now, status := metav1.NewTime(r.Now()), &r.child.Status
+	for i := range status.Conditions {
+		if at := &status.Conditions[i].LastTransitionTime; at.After(now.Time) {
+			*at = now
+		}
+	}
+	for i := range status.Layers {
+		if at := &status.Layers[i].Since; at.After(now.Time) {
+			*at = now
+		}
+	}
+}
+
 // age records when the child was last heard of, once that is too long ago, and makes
 // sure that a run comes at that moment: a child that stays dead may call for none. heard
 // and proven are what the connection knows.

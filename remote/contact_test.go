@@ -15,6 +15,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/report"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 // contact is a child of which the age is asked.
@@ -111,6 +112,34 @@ func TestAgeOfUnseeded(t *testing.T) {
 	}
 	if at := got.Status.HeardAt; !unseeded(got) || at != nil || result.RequeueAfter != 0 || life.Err() == nil {
 		t.Errorf("HeardAt is %v, it is looked at after %s, and the connection is %v: %+v", at, result.RequeueAfter, life.Err(), got.Status.Conditions)
+	}
+}
+
+// TestLostInTimeToCome: what is on record of a child from a time to come, as the clock was ahead for a while, is so
+// since now. Rollouts, deadlines of layers and alerts would wait until then, also for a child that nobody can ask.
+func TestLostInTimeToCome(t *testing.T) {
+	d := newDescribed(t, withoutProvider)
+	d.children.Clusters = &clusters.Watch{} // which are not known yet
+	key, ahead := client.ObjectKeyFromObject(&d.child), later(720*time.Hour)
+	d.child.Status.Layers[0].Since = ahead
+	d.child.Status.Conditions = append(d.child.Status.Conditions, metav1.Condition{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonUnreachable, LastTransitionTime: ahead})
+	if err := d.client.Status().Update(t.Context(), &d.child); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.children.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+		t.Fatal(err)
+	}
+	got := &v1alpha1.Child{}
+	if err := d.client.Get(t.Context(), key, got); err != nil {
+		t.Fatal(err)
+	}
+	if lost, since := lostSince(got), got.Status.Layers[0].Since; !lost.Equal(start.Time) || !since.Equal(&start) {
+		t.Errorf("it is lost since %s, and its layer is as it is since %s; now is %s", lost, since, start)
+	}
+	for _, c := range got.Status.Conditions {
+		if c.LastTransitionTime.After(start.Time) {
+			t.Errorf("%s is %s since %s", c.Type, c.Status, c.LastTransitionTime)
+		}
 	}
 }
 
