@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,7 +90,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.pause = time.Millisecond
+	b.pause, b.retry = time.Millisecond, time.Millisecond
 	return b
 }
 
@@ -346,13 +347,13 @@ func TestProvidersThatFail(t *testing.T) {
 				}
 				return
 			}
-			got := b.happened(t)
+			got, requests := b.happened(t), len(in.heads)
 			stop()
 			if !strings.HasPrefix(got, "Warning "+tt.event+" cannot send notifications: ") {
 				t.Errorf("%s: the event is %q, want %s", tt.reason, got, tt.event)
 			}
-			if len(in.heads) != tt.requests {
-				t.Errorf("%s: %d requests, want %d", tt.reason, len(in.heads), tt.requests)
+			if requests != tt.requests {
+				t.Errorf("%s: %d requests, want %d", tt.reason, requests, tt.requests)
 			}
 			if n := b.count("generic-hmac", resultFailed); n != 1 {
 				t.Errorf("%s: %v are counted as failed", tt.reason, n)
@@ -867,19 +868,130 @@ func TestTells(t *testing.T) {
 
 // TestRecovers: a Provider that failed and is well again says so.
 func TestRecovers(t *testing.T) {
-	codes := make(chan int, 10)
-	in := newInbound(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(<-codes) })
+	var code atomic.Int32
+	in := newInbound(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(code.Load())) })
 	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil))
 	b.run(t)
 	for i, step := range []struct {
-		code int
+		code int32
 		want string
 	}{{403, "Warning ProviderRefused"}, {200, "Normal ProviderRecovered"}, {403, "Warning ProviderRefused"}} {
-		codes <- step.code
+		code.Store(step.code)
 		b.Take(event("web", fmt.Sprint(i)), nil)
 		if got := b.happened(t); !strings.HasPrefix(got, step.want) {
 			t.Errorf("got %q, want %q", got, step.want)
 		}
+	}
+}
+
+// TestStays: what did not arrive does so once the Provider is well again, in order, as far as it still is how the
+// objects are. What a server takes from nobody is given up.
+func TestStays(t *testing.T) {
+	well := func(name string) eventv1.Event {
+		e := event(name, name+" is well")
+		e.Severity, e.Reason = "info", "ReconciliationSucceeded"
+		return e
+	}
+	reasoned := func(name, reason string) eventv1.Event {
+		e := event(name, name+" "+reason)
+		e.Reason = reason
+		return e
+	}
+	tried := event("web", "web is tried")
+	tried.Severity, tried.Reason = "info", meta.ProgressingReason
+	const out = http.StatusServiceUnavailable
+	for name, tt := range map[string]struct {
+		reason        string
+		before        []eventv1.Event
+		code, refused int // the first requests are refused so
+		after         []eventv1.Event
+		mend          func(*bench) error
+		bad           string // what the server never takes
+		want          []string
+	}{
+		"Once":       {reason: "it is told once, and nobody says it again", before: []eventv1.Event{event("web", "web failed")}, code: out, refused: 6, want: []string{"web failed"}},
+		"Recovered":  {reason: "it is well by now", before: []eventv1.Event{event("web", "web failed"), well("web")}, code: out, refused: 6, want: []string{"web is well"}},
+		"FailsAgain": {reason: "it fails for the same reason", before: []eventv1.Event{event("web", "web failed"), event("web", "web fails")}, code: out, refused: 6, want: []string{"web fails"}},
+		"TwoReasons": {
+			reason: "two things are wrong with it", before: []eventv1.Event{event("web", "web failed"), reasoned("web", "PruneBlocked")}, code: out, refused: 6,
+			want: []string{"web failed", "web PruneBlocked"},
+		},
+		"Tried": {
+			reason: "that it is tried says nothing of whether it fails, and is no news later", before: []eventv1.Event{event("web", "web failed"), tried}, code: out, refused: 6,
+			want: []string{"web failed"},
+		},
+		"InOrder": {
+			reason: "others are told in order, and what comes after them later", before: []eventv1.Event{event("web", "web failed"), event("api", "api failed"), well("db")}, code: out, refused: 6,
+			after: []eventv1.Event{well("web")}, want: []string{"web failed", "api failed", "db is well", "web is well"},
+		},
+		"Token": {
+			reason: "somebody mends the Secret", before: []eventv1.Event{event("web", "web failed")}, code: http.StatusUnauthorized, want: []string{"web failed"},
+			mend: func(b *bench) error {
+				return b.client.Update(t.Context(), secret("login", map[string]string{"headers": "Authorization: Bearer new"}))
+			},
+		},
+		"Wrong": {
+			reason: "the message is what the server does not like", before: []eventv1.Event{event("web", "web failed")}, code: http.StatusBadRequest, refused: 1,
+			after: []eventv1.Event{event("api", "api failed")}, want: []string{"api failed"},
+		},
+		"Fails": {
+			reason: "it fails at one message alone", bad: "web failed", before: []eventv1.Event{event("web", "web failed")},
+			after: []eventv1.Event{event("api", "api failed"), event("db", "db failed")}, want: []string{"api failed", "db failed"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int32
+			taken := make(chan string, 100)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var e eventv1.Event
+				_ = json.NewDecoder(r.Body).Decode(&e)
+				n := int(requests.Add(1))
+				switch {
+				case tt.code == http.StatusUnauthorized && r.Header.Get("Authorization") == "Bearer new":
+					taken <- e.Message
+				case n <= tt.refused || tt.code == http.StatusUnauthorized:
+					w.WriteHeader(tt.code)
+				case e.Message == tt.bad:
+					w.WriteHeader(out)
+				default:
+					taken <- e.Message
+				}
+			}))
+			t.Cleanup(server.Close)
+			p := provider("to", "generic", server.URL, func(s *notificationv1beta3.ProviderSpec) { s.SecretRef = &meta.LocalObjectReference{Name: "login"} })
+			b := newBench(t, p, alertFor("to", nil), secret("login", map[string]string{"headers": "Authorization: Bearer old"}))
+			for _, e := range tt.before {
+				b.Take(e, nil)
+			}
+			b.run(t)
+			b.happened(t) // it is told that the Provider fails
+			if tt.mend != nil {
+				if err := tt.mend(b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got []string
+			for len(got) < len(tt.want)-len(tt.after) {
+				got = append(got, <-taken)
+			}
+			for _, e := range tt.after {
+				b.Take(e, nil)
+				got = append(got, <-taken)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%s: told is %q, want %q", tt.reason, got, tt.want)
+			}
+			// Nothing waits any more.
+			for testutil.ToFloat64(b.metrics.queued.WithLabelValues("generic")) != 0 {
+				if t.Context().Err() != nil {
+					t.Fatal("something waits for ever")
+				}
+			}
+			if n := len(taken); n > 0 {
+				t.Errorf("%s: %d more are told", tt.reason, n)
+			}
+		})
 	}
 }
 

@@ -62,8 +62,8 @@ type Dispatcher struct {
 	o       Options
 	metrics *metrics
 	places  places
-	// pause, linger and spread are the constants of these names; tests have no time.
-	pause, linger, spread time.Duration
+	// pause, linger, spread and retry are the constants of these names; tests have no time.
+	pause, linger, spread, retry time.Duration
 
 	inbox inbox
 
@@ -94,7 +94,7 @@ func New(o Options) (*Dispatcher, error) {
 		return nil, err
 	}
 	return &Dispatcher{
-		o: o, metrics: m, places: newPlaces(), pause: pause, linger: linger, spread: spread,
+		o: o, metrics: m, places: newPlaces(), pause: pause, linger: linger, spread: spread, retry: retry,
 		inbox:  inbox{wake: make(chan struct{}, 1)},
 		groups: alert.NewGroups(o.Windows), told: alert.NewTold(o.RateLimit, alert.StateOf), statuses: alert.NewTold(o.RateLimit, alert.StatusOf), rules: map[types.UID]compiled{},
 		queues: queues{by: map[types.NamespacedName]*queue{}}, states: states{reasons: map[state]string{}},

@@ -48,12 +48,14 @@ type failure struct {
 	reason, text string
 	// again tells that another attempt may do better.
 	again bool
+	// final tells that none ever does, whatever somebody mends: it is about the message.
+	final bool
 }
 
 func (f *failure) Error() string { return f.text }
 
 func failuref(reason string, again bool, format string, args ...any) *failure {
-	return &failure{reason, fmt.Sprintf(format, args...), again}
+	return &failure{reason: reason, text: fmt.Sprintf(format, args...), again: again}
 }
 
 // failed makes a failure of any error. What it does not know it calls unreachable, and
@@ -112,5 +114,7 @@ func refusal(code int) *failure {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return failuref(ReasonRefused, false, "%s; check the Secret of spec.secretRef", what)
 	}
-	return failuref(ReasonRefused, false, "%s; check the address, spec.channel and spec.type", what)
+	f := failuref(ReasonRefused, false, "%s; check the address, spec.channel and spec.type", what)
+	f.final = code != http.StatusNotFound && code != http.StatusGone
+	return f
 }

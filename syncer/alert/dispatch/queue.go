@@ -72,6 +72,8 @@ type queue struct {
 	waiting  []item
 	bytes    int
 	wake     chan struct{}
+	// out tells that the first one did not arrive, and stays.
+	out bool
 }
 
 type item struct {
@@ -83,6 +85,10 @@ type item struct {
 	opens string
 	// sent are the requests that arrived.
 	sent int
+	// late is since when it should have arrived, and passed tells that another one did so
+	// instead. Both are zero before it was tried.
+	late   time.Time
+	passed bool
 }
 
 func itemOf(m alert.Message, kind string) item {
@@ -144,7 +150,7 @@ type gone struct {
 
 // add puts an item into the queue of its Provider. begins tells that nobody sends that
 // queue yet. A newer commit status takes the place of one that waits for the same object
-// and commit.
+// and commit; while nothing arrives, what is news of an object takes that of what was.
 func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gone) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -154,8 +160,8 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 		qs.by[i.message.Provider] = q
 		begins = true
 	}
-	if status {
-		if at := slices.IndexFunc(q.waiting, func(w item) bool { return sameStatus(&w.message, &i.message) }); at >= 0 {
+	for at := len(q.waiting) - 1; at >= 0; at-- {
+		if w := &q.waiting[at]; status && sameStatus(&w.message, &i.message) || q.out && i.outdates(w) {
 			dropped = append(dropped, gone{qs.remove(q, at), true})
 		}
 	}
@@ -164,9 +170,10 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 		dropped = append(dropped, gone{qs.remove(q, q.least()), false})
 	}
 	for qs.bytes > mostBytesOfAll {
-		heaviest := q
+		var heaviest *queue
 		for _, other := range qs.by {
-			if other.bytes > heaviest.bytes {
+			// What does not arrive anyway takes no room from what does.
+			if other.bytes > 0 && (heaviest == nil || other.out && !heaviest.out || other.out == heaviest.out && other.bytes > heaviest.bytes) {
 				heaviest = other
 			}
 		}
@@ -200,10 +207,14 @@ func (qs *queues) put(q *queue, i item) (dropped []gone) {
 		i.message.Over = append(before.message.Over, i.message.Over...)
 		i.bytes = i.message.Size()
 	}
+	qs.insert(q, at, i)
+	return dropped
+}
+
+func (qs *queues) insert(q *queue, at int, i item) {
 	q.waiting = slices.Insert(q.waiting, at, i)
 	q.bytes += i.bytes
 	qs.bytes += i.bytes
-	return dropped
 }
 
 // least is the place of the item that is given up first: a list of what is well, which is told
@@ -240,7 +251,11 @@ func (qs *queues) reopen(q *queue, incident string) (dropped []gone) {
 func sameStatus(a, b *alert.Message) bool {
 	was, _ := a.Event.GetRevision()
 	is, _ := b.Event.GetRevision()
-	return was == is && a.Alert == b.Alert && a.Event.InvolvedObject.Kind == b.Event.InvolvedObject.Kind &&
+	return was == is && sameObject(a, b)
+}
+
+func sameObject(a, b *alert.Message) bool {
+	return a.Alert == b.Alert && a.Event.InvolvedObject.Kind == b.Event.InvolvedObject.Kind &&
 		a.Event.InvolvedObject.Namespace == b.Event.InvolvedObject.Namespace && a.Event.InvolvedObject.Name == b.Event.InvolvedObject.Name
 }
 
@@ -260,6 +275,12 @@ func (qs *queues) giveWay(q *queue, i *item) bool {
 	if len(q.waiting) == 0 || q.waiting[0].closes() {
 		return false
 	}
+	return qs.left(q, i)
+}
+
+// left puts what is left of a list of what is well behind all that waits. It reports false if
+// nothing is.
+func (qs *queues) left(q *queue, i *item) bool {
 	left := *i
 	left.sent, left.message.Over = 0, slices.DeleteFunc(slices.Clone(i.message.Over[i.sent:]), func(key string) bool {
 		// It is open again by then.
@@ -269,9 +290,7 @@ func (qs *queues) giveWay(q *queue, i *item) bool {
 		return false
 	}
 	left.bytes = left.message.Size()
-	q.waiting = append(q.waiting, left)
-	q.bytes += left.bytes
-	qs.bytes += left.bytes
+	qs.insert(q, len(q.waiting), left)
 	return true
 }
 
@@ -302,9 +321,7 @@ func (s *sending) send(life context.Context, q *queue) {
 			return
 		}
 		if ok {
-			if !s.deliver(life, line, q, &i) {
-				s.metrics.queued.WithLabelValues(i.kind).Dec()
-			}
+			s.turn(life, line, q, &i)
 			continue
 		}
 		timer.Reset(s.linger)
@@ -321,9 +338,8 @@ func (s *sending) send(life context.Context, q *queue) {
 	}
 }
 
-// deliver sends a message, in several attempts if need be. It reports whether a part of it waits
-// again, behind what is more urgent.
-func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) (waits bool) {
+// deliver sends a message, in several attempts if need be and if others arrived before it.
+func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) outcome {
 	m := &i.message
 	for n := 1; ; n++ {
 		p := &notificationv1beta3.Provider{}
@@ -331,7 +347,7 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) (
 		if apierrors.IsNotFound(err) || err == nil && (p.Spec.Suspend || !p.DeletionTimestamp.IsZero()) {
 			line.close()
 			s.metrics.add(i.kind, resultRefused, 1)
-			return false
+			return lost
 		}
 		more := false
 		if err == nil {
@@ -339,7 +355,7 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) (
 		}
 		if more {
 			if s.queues.giveWay(q, i) {
-				return true
+				return waits
 			}
 			n = 0 // it got on
 			s.pass(life, s.spread)
@@ -347,27 +363,21 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) (
 		}
 		if err == nil {
 			s.metrics.add(i.kind, resultSent, 1)
-			line.failing = false
+			line.failing, line.out = false, time.Time{}
+			s.queues.well(q)
 			s.recovered(p)
-			return false
+			return sent
 		}
 		if errors.Is(err, payload.ErrNothing) {
-			return false
+			return lost
 		}
 		f := failed(err)
 		line.failing = true
 		line.close() // its Secrets may be others by now
-		if f.again && n < attempts && s.rest(life, n) {
+		if f.again && line.out.IsZero() && n < attempts && s.rest(life, n) {
 			continue
 		}
-		s.incidents.forget(i)
-		s.metrics.add(i.kind, resultFailed, 1)
-		s.o.Log.Error(f, "cannot send notification", "provider", m.Provider.String(), "alert", m.Alert.String(), "type", i.kind, "failure", f.reason,
-			"kind", m.Event.InvolvedObject.Kind, "namespace", m.Event.InvolvedObject.Namespace, "name", m.Event.InvolvedObject.Name, "reason", m.Event.Reason)
-		if p.UID != "" {
-			s.report(p, f)
-		}
-		return false
+		return s.undelivered(life, p, i, f)
 	}
 }
 

@@ -60,6 +60,8 @@ type line struct {
 	settings   payload.Settings
 	client     *http.Client
 	failing    bool
+	// out is since when nothing arrives; zero while something does.
+	out time.Time
 }
 
 func (l *line) close() {

@@ -1,0 +1,210 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/syncer/alert"
+	"github.com/cascade-gitops/cascade/syncer/alert/payload"
+)
+
+// Controllers tell of a failure when it begins, and not at each attempt. So a message that did not
+// arrive stays the first of its queue: nobody would say the same again.
+const (
+	// retry is the least time after which a Provider that nothing reaches is tried without a cause,
+	// and mostRetries times that is the longest.
+	retry       = time.Minute
+	mostRetries = 15
+	// mostLate is how long a message may be late.
+	mostLate = 24 * time.Hour
+)
+
+// outcome is what became of a message whose turn it was.
+type outcome int
+
+const (
+	// lost: it is given up, or is for nobody.
+	lost outcome = iota
+	// sent: it arrived.
+	sent
+	// waits: a part of it arrived, and the rest waits again, behind what is more urgent.
+	waits
+	// stays: it did not arrive, and may do so later.
+	stays
+)
+
+// turn sends the message whose turn it is. Where it stays, the next one is tried as well: if that
+// gets through, nothing is wrong with the Provider, and the message is given up when the same
+// happens to it again.
+func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
+	switch s.deliver(life, line, q, i) {
+	case lost, sent:
+		s.done(i)
+		return
+	case waits:
+		return
+	case stays:
+	}
+	if line.out.IsZero() {
+		line.out = s.o.Now()
+	}
+	select {
+	case <-q.wake: // it is of what is tried now, or waits behind that
+	default:
+	}
+	through := false
+	if next, ok, _ := s.queues.next(q, false); ok {
+		switch s.deliver(life, line, q, &next) {
+		case sent:
+			through = true
+			s.done(&next)
+		case waits:
+			through = true
+		case stays:
+			s.stay(q, &next)
+		case lost:
+			s.done(&next)
+		}
+		if through && (i.passed || next.outdates(i)) {
+			s.incidents.forget(i)
+			s.done(i)
+			return
+		}
+	}
+	i.passed = i.passed || through
+	s.stay(q, i)
+	if !through {
+		s.hold(life, line, q)
+	}
+}
+
+// done notes that a message waits no more.
+func (s *sending) done(i *item) { s.metrics.queued.WithLabelValues(i.kind).Dec() }
+
+// stay puts a message that did not arrive back into its queue.
+func (s *sending) stay(q *queue, i *item) {
+	if !s.queues.back(q, i) {
+		s.done(i)
+	}
+}
+
+// hold waits until a Provider that nothing reaches is tried again: for a short while after another
+// message came or somebody changed it, and otherwise for as long as it has been out already.
+func (s *sending) hold(life context.Context, line *line, q *queue) {
+	line.close()
+	if !s.rest(life, attempts) {
+		return
+	}
+	before := s.versionOf(life, q.provider)
+	timer := time.NewTimer(s.retry)
+	defer timer.Stop()
+	for left := min(max(s.o.Now().Sub(line.out), s.retry), mostRetries*s.retry); left > 0; left -= s.retry {
+		timer.Reset(s.retry)
+		select {
+		case <-q.wake:
+			return
+		case <-s.ending:
+			return
+		case <-life.Done():
+			return
+		case <-timer.C:
+		}
+		if s.versionOf(life, q.provider) != before {
+			return
+		}
+	}
+}
+
+// version tells whether a Provider is another one than before.
+type version struct {
+	uid        types.UID
+	generation int64
+}
+
+// versionOf is the zero version where the Provider cannot be read.
+func (s *sending) versionOf(ctx context.Context, name types.NamespacedName) version {
+	p := &notificationv1beta3.Provider{}
+	if s.o.Client.Get(ctx, name, p) != nil {
+		return version{}
+	}
+	return version{p.UID, p.Generation}
+}
+
+// undelivered tells of a message that did not arrive, and decides whether it stays.
+func (s *sending) undelivered(life context.Context, p *notificationv1beta3.Provider, i *item, f *failure) outcome {
+	m, now := &i.message, s.o.Now()
+	if i.late.IsZero() {
+		i.late = now
+		s.metrics.add(i.kind, resultFailed, 1)
+		s.o.Log.Error(f, "cannot send notification", "provider", m.Provider.String(), "alert", m.Alert.String(), "type", i.kind, "failure", f.reason,
+			"kind", m.Event.InvolvedObject.Kind, "namespace", m.Event.InvolvedObject.Namespace, "name", m.Event.InvolvedObject.Name, "reason", m.Event.Reason)
+	}
+	if p.UID != "" {
+		s.report(p, f)
+	}
+	switch {
+	case s.ends(life), f.final, !i.lasts():
+	case now.Sub(i.late) >= mostLate:
+		s.metrics.add(i.kind, resultDropped, 1)
+	default:
+		return stays
+	}
+	s.incidents.forget(i)
+	return lost
+}
+
+// ends reports whether the process is told to end.
+func (s *sending) ends(life context.Context) bool {
+	select {
+	case <-s.ending:
+		return true
+	case <-life.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// lasts reports whether a message is news after hours as well. What an attempt did is none.
+func (i *item) lasts() bool {
+	return i.closes() || payload.IsStatus(i.kind) || alert.StateOf(&i.message.Event) != alert.Unchanged
+}
+
+// outdates reports whether nobody needs to be told an older message any more: that an object is
+// well says enough, and of what fails only another reason is another thing. A commit status is
+// of its commit.
+func (i *item) outdates(w *item) bool {
+	a, b := &w.message, &i.message
+	if payload.IsStatus(i.kind) || w.closes() || a.Many() || b.Many() || !sameObject(a, b) {
+		return false
+	}
+	is := alert.StateOf(&b.Event)
+	return is == alert.Well || is == alert.Failing && (alert.StateOf(&a.Event) != alert.Failing || a.Event.Reason == b.Event.Reason)
+}
+
+// back makes an item that did not arrive the first one of its queue again. It reports false where
+// something newer that waits makes it needless.
+func (qs *queues) back(q *queue, i *item) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q.out = true
+	if i.closes() {
+		return qs.left(q, i)
+	}
+	if slices.ContainsFunc(q.waiting, func(w item) bool { return w.outdates(i) }) {
+		return false
+	}
+	qs.insert(q, 0, *i)
+	return true
+}
+
+// well notes that messages of a queue arrive.
+func (qs *queues) well(q *queue) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q.out = false
+}
