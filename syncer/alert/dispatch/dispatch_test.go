@@ -884,6 +884,36 @@ func TestRecovers(t *testing.T) {
 	}
 }
 
+// TestSecretIsReplaced: a token that was replaced a moment ago is read before anybody is told that
+// the server refuses the old one.
+func TestSecretIsReplaced(t *testing.T) {
+	var token atomic.Value
+	in := newInbound(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != token.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	p := provider("to", "generic", in.URL, func(s *notificationv1beta3.ProviderSpec) { s.SecretRef = &meta.LocalObjectReference{Name: "login"} })
+	b := newBench(t, p, alertFor("to", nil), secret("login", map[string]string{"headers": "Authorization: a"}))
+	b.linger = time.Hour
+	stop := b.run(t)
+	for _, text := range []string{"a", "b"} {
+		token.Store(text)
+		if err := b.client.Update(t.Context(), secret("login", map[string]string{"headers": "Authorization: " + text})); err != nil {
+			t.Fatal(err)
+		}
+		b.Take(event("web", text), nil)
+		for got := ""; got != text; {
+			in.next(t)
+			got = (<-in.heads).Get("Authorization")
+		}
+	}
+	stop()
+	if sent, failed := b.count("generic", resultSent), b.count("generic", resultFailed); sent != 2 || failed != 0 || len(b.events.Events) > 0 {
+		t.Errorf("%v are counted as sent and %v as failed, with %d events", sent, failed, len(b.events.Events))
+	}
+}
+
 // TestStays: what did not arrive does so once the Provider is well again, in order, as far as it still is how the
 // objects are. What a server takes from nobody is given up.
 func TestStays(t *testing.T) {

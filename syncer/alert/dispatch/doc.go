@@ -7,9 +7,7 @@
 //   - each Provider has a queue of its own, which is sent in order; what one Provider does
 //     delays no other one. Those that failed last share a few places of their own;
 //   - what waits is bounded for each Provider, and for all of them together, in number and
-//     in bytes. The oldest is dropped and counted, first of Providers that nothing reaches;
-//   - what did not arrive stays first for a day, as nobody says it again, unless something newer says
-//     otherwise of its object, or others arrive while it does not;
+//     in bytes. The oldest is dropped and counted;
 //   - an attempt has a deadline, and an answer a bound. No redirect is followed, no
 //     certificate goes unverified, and no address that gives credentials of machines away
 //     is reached;
@@ -17,7 +15,7 @@
 //   - a Provider that nothing is sent to costs nothing: neither a goroutine nor a
 //     connection, nor do its credentials stay in memory.
 //
-// Failure model: a message is tried a few times, then counted and logged, and tried ever more rarely. An event about
+// Failure model: a message is tried a few times and then counted and logged. An event about
 // the Provider, or the Alert, tells when it begins to fail, when it fails for another
 // reason, and when it is well again. Nothing is written to them. A process that is killed
 // loses what waits; one that ends sends what it can within a few seconds.

@@ -372,8 +372,11 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) o
 			return lost
 		}
 		f := failed(err)
-		line.failing = true
 		line.close() // its Secrets may be others by now
+		if line.old && !f.again && !f.final {
+			continue
+		}
+		line.failing = true
 		if f.again && line.out.IsZero() && n < attempts && s.rest(life, n) {
 			continue
 		}

@@ -60,6 +60,8 @@ type line struct {
 	settings   payload.Settings
 	client     *http.Client
 	failing    bool
+	// old tells that what the Secrets say was read before the attempt, not for it.
+	old bool
 	// out is since when nothing arrives; zero while something does.
 	out time.Time
 }
@@ -73,7 +75,8 @@ func (l *line) close() {
 
 // open reads what a Provider and its Secrets say, unless that was done a moment ago.
 func (s *Senders) open(ctx context.Context, l *line, p *notificationv1beta3.Provider, now time.Time) error {
-	if l.client != nil && l.uid == p.UID && l.generation == p.Generation && now.Before(l.until) {
+	l.old = l.client != nil && l.uid == p.UID && l.generation == p.Generation && now.Before(l.until)
+	if l.old {
 		return nil
 	}
 	settings, proxy, err := s.settings(ctx, p)
