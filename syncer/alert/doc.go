@@ -6,7 +6,9 @@
 //
 //   - it is pure: events and the time come in, messages come out;
 //   - an event that an Alert wants is in exactly one message for it, by itself or counted
-//     among others, unless the same was told within the interval of Told;
+//     among others, unless the same was told within the interval of Told, or its object is otherwise
+//     before what waits among many is told;
+//   - of an object nothing is told after what came later and says otherwise;
 //   - what is kept has bounds, however many events come: of a cause with many objects only
 //     their number, the first names and the first texts are kept;
 //   - texts of others are cut and never parsed.

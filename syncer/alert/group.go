@@ -65,9 +65,12 @@ type group struct {
 	cause       cause
 	first, last time.Time
 	// begin is the first event, few are all of them while their objects are few.
-	begin   Message
-	few     []Message
-	objects map[uint64]struct{}
+	begin Message
+	few   []Message
+	// many tells that there were more objects. It stays so if some are taken out again.
+	many bool
+	// objects have the number of their events.
+	objects map[uint64]int
 	over    int
 	events  int
 	names   []string
@@ -93,56 +96,98 @@ func NewGroups(w Windows) *Groups {
 }
 
 // Add takes a message of one event. What it returns is told at once: the message itself,
-// where too many causes wait already.
+// where too many causes wait already, and before it what it takes back.
 func (g *Groups) Add(m Message, now time.Time) []Message {
+	before := g.takeBack(&m)
 	key := causeOf(&m)
 	of := g.by[key]
 	if of == nil {
 		if len(g.by) >= mostCauses {
-			return []Message{m}
+			return append(before, m)
 		}
 		of = &group{cause: key, place: -1}
 		g.by[key] = of
 	}
 	if of.events == 0 {
-		of.first, of.begin, of.objects = now, m, map[uint64]struct{}{}
+		of.first, of.begin, of.objects = now, m, map[uint64]int{}
 	}
 	of.last = now
 	of.events++
 	g.count(of, &m)
-	if of.many() {
+	if of.many = of.many || len(of.objects) > Few; of.many {
 		of.few = nil
 	} else {
 		of.few = append(of.few, m)
 	}
 	if len(of.few) >= mostFew {
-		messages := of.take()
+		before = append(before, of.take()...)
 		g.settle(of, now)
-		return messages
+		return before
 	}
 	g.schedule(of)
-	return nil
+	return before
+}
+
+// takeBack takes out of what waits whatever says otherwise of the object of a message: if it were told
+// after that message, the last thing that is told of the object would be wrong. What waits for a moment
+// only is returned, to be told before. What waits among many, or as more of them, is left out.
+func (g *Groups) takeBack(m *Message) (before []Message) {
+	if StateOf(&m.Event) == Unchanged {
+		return nil
+	}
+	name := nameOf(m)
+	object := maphash.String(g.seed, name)
+	for _, of := range g.opposed(m, object) {
+		if StateOf(&of.begin.Event) == Unchanged {
+			continue
+		}
+		of.few = slices.DeleteFunc(of.few, func(w Message) bool {
+			if nameOf(&w) != name {
+				return false
+			}
+			if of.before.IsZero() {
+				before = append(before, w)
+			}
+			return true
+		})
+		of.events -= of.objects[object]
+		delete(of.objects, object)
+		of.names = slices.DeleteFunc(of.names, func(n string) bool { return n == name })
+		switch {
+		case of.events > 0:
+			if len(of.few) > 0 {
+				of.begin = of.few[0]
+			}
+		case of.before.IsZero():
+			g.forget(of)
+		default:
+			of.take()
+		}
+	}
+	return before
 }
 
 // Ahead returns what waits of the object of a message and is to be told before it: an
 // incident that is over can only be closed after it was opened. Others of the same cause
 // are told along.
 func (g *Groups) Ahead(m *Message, now time.Time) []Message {
-	object := maphash.String(g.seed, nameOf(m))
-	var all []*group
+	var messages []Message
+	for _, of := range g.opposed(m, maphash.String(g.seed, nameOf(m))) {
+		messages = append(messages, g.tell(of, now)...)
+	}
+	return messages
+}
+
+// opposed are the groups that have the object of a message with another severity, the oldest first.
+func (g *Groups) opposed(m *Message, object uint64) (all []*group) {
 	for _, of := range g.queue {
-		_, has := of.objects[object]
 		same := of.cause.alert == m.Alert && of.cause.provider == m.Provider && of.cause.kind == m.Event.InvolvedObject.Kind
-		if has && same && of.cause.severity != m.Event.Severity {
+		if of.objects[object] > 0 && same && of.cause.severity != m.Event.Severity {
 			all = append(all, of)
 		}
 	}
 	slices.SortFunc(all, func(a, b *group) int { return a.first.Compare(b.first) })
-	var messages []Message
-	for _, of := range all {
-		messages = append(messages, g.tell(of, now)...)
-	}
-	return messages
+	return all
 }
 
 func nameOf(m *Message) string {
@@ -153,33 +198,30 @@ func nameOf(m *Message) string {
 func (g *Groups) count(of *group, m *Message) {
 	name := nameOf(m)
 	object := maphash.String(g.seed, name)
-	if _, known := of.objects[object]; !known {
-		if len(of.objects) < mostObjects {
-			of.objects[object] = struct{}{}
-		} else {
-			of.over++
-		}
-		if len(of.names) < mostNames {
-			of.names = append(of.names, name)
-		}
+	_, known := of.objects[object]
+	if known || len(of.objects) < mostObjects {
+		of.objects[object]++
+	} else {
+		of.over++
+	}
+	if !known && len(of.names) < mostNames {
+		of.names = append(of.names, name)
 	}
 	if text := Cut(m.Event.Message, mostTextBytes); len(of.texts) < mostTexts && !slices.Contains(of.texts, text) {
 		of.texts = append(of.texts, text)
 	}
 }
 
-func (of *group) many() bool { return len(of.objects) > Few }
-
 // take returns what a group tells, and empties it.
 func (of *group) take() []Message {
 	messages := of.few
-	if of.many() {
+	if of.many {
 		m := of.begin
 		m.Objects, m.Events = len(of.objects)+of.over, of.events
 		m.Names, m.Texts, m.More = of.names, of.texts, !of.before.IsZero()
 		messages = []Message{m}
 	}
-	of.few, of.begin, of.objects, of.names, of.texts, of.over, of.events = nil, Message{}, nil, nil, nil, 0, 0
+	of.few, of.begin, of.objects, of.names, of.texts, of.over, of.events, of.many = nil, Message{}, nil, nil, nil, 0, 0, false
 	return messages
 }
 
@@ -189,7 +231,7 @@ func (g *Groups) schedule(of *group) {
 	switch {
 	case !of.before.IsZero():
 		of.due = of.before
-	case of.many():
+	case of.many:
 		of.due = earlier(of.last.Add(w.QuietMany), of.first.Add(w.LongestMany))
 	default:
 		of.due = earlier(of.last.Add(w.Quiet), of.first.Add(w.Longest))
@@ -246,7 +288,7 @@ func (g *Groups) Due(now time.Time) []Message {
 
 // tell returns what a group tells now. What comes after many waits to be told as more.
 func (g *Groups) tell(of *group, now time.Time) []Message {
-	many := of.many()
+	many := of.many
 	messages := of.take()
 	if !many {
 		g.forget(of)

@@ -19,8 +19,8 @@ type Message struct {
 	Event eventv1.Event
 	// Objects is of how many objects it tells, Events of how many events.
 	Objects, Events int
-	// Names are the first objects of many, as namespace/name, and Texts the first
-	// different messages. Both are empty for a message of one event.
+	// Names are the first objects of many, as namespace/name, without those that are otherwise by
+	// now, and Texts the first different messages. A message of one event has none of both.
 	Names, Texts []string
 	// More tells that others of the cause were told before.
 	More bool
@@ -59,7 +59,7 @@ func (m *Message) Size() int {
 }
 
 // Many reports whether the message tells of several objects.
-func (m *Message) Many() bool { return len(m.Names) > 0 }
+func (m *Message) Many() bool { return len(m.Texts) > 0 }
 
 // Title names what the message is about: kustomization/shop.apps, or 300 Kustomizations.
 func (m *Message) Title() string {
@@ -93,9 +93,12 @@ func (m *Message) Text(most int) string {
 		return Cut(m.Event.Message, most)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s", m.Event.Reason, strings.Join(m.Names, ", "))
-	if left := m.Objects - len(m.Names); left > 0 {
-		fmt.Fprintf(&b, " and %d more", left)
+	b.WriteString(m.Event.Reason)
+	if len(m.Names) > 0 {
+		b.WriteString(": " + strings.Join(m.Names, ", "))
+		if left := m.Objects - len(m.Names); left > 0 {
+			fmt.Fprintf(&b, " and %d more", left)
+		}
 	}
 	for _, text := range m.Texts {
 		b.WriteString("\n" + text)
