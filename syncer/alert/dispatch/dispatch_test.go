@@ -372,8 +372,8 @@ func TestProvidersThatFail(t *testing.T) {
 	}
 }
 
-// TestHangingProviderDelaysNobody: fifty Providers hang, and another one gets all it is to
-// get; whoever records events waits for none of them.
+// TestHangingProviderDelaysNobody: fifty Providers of a namespace hang and two hundred of another one, and one
+// that is well gets all it is to get; whoever records events waits for none of them.
 func TestHangingProviderDelaysNobody(t *testing.T) {
 	released := make(chan struct{})
 	hanging := newInbound(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -388,23 +388,49 @@ func TestHangingProviderDelaysNobody(t *testing.T) {
 		name := fmt.Sprint("hangs", i)
 		objects = append(objects, provider(name, "generic", hanging.URL, nil), alertFor(name, nil))
 	}
+	for i := range 200 {
+		name := fmt.Sprint("others", i)
+		p := provider(name, "generic", hanging.URL, nil)
+		a := alertFor(name, func(s *notificationv1beta3.AlertSpec) { s.EventSources[0].Namespace = "apps" })
+		p.Namespace, a.Namespace = "others", "others"
+		objects = append(objects, p, a)
+	}
 	b := newBench(t, objects...)
 	b.run(t)
-	for i := range 100 {
+	for i := range 15 {
 		b.Take(event("web", fmt.Sprint("message ", i)), nil)
 	}
-	for i := range 100 {
+	for i := range 15 {
 		if body := in.next(t); !strings.Contains(body, fmt.Sprintf("message %d\"", i)) {
 			t.Fatalf("message %d is %s", i, body)
 		}
 	}
-	for range 50 { // each has one attempt on its way, and no more
+	for range 50 + placesOfWell/2 { // each has one attempt on its way, and no more
 		<-hanging.heads
 	}
 	if n := len(hanging.heads); n > 0 {
 		t.Errorf("%d attempts more than one for each Provider", n)
 	}
 	close(released)
+}
+
+// TestKnownToFail: a Provider that failed last takes no place from others when it is sent
+// something again.
+func TestKnownToFail(t *testing.T) {
+	in := newInbound(t, nil)
+	p := provider("to", "generic", in.URL, nil)
+	b := newBench(t, p, alertFor("to", nil))
+	for range placesOfWell / 2 {
+		leave, err := b.places.take(t.Context(), p.Namespace, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+	}
+	b.report(p, failuref(ReasonTimeout, true, "it hangs"))
+	b.run(t)
+	b.Take(event("web", "it failed"), nil)
+	in.next(t)
 }
 
 // TestOneMessageForMany: a thousand objects that fail for one cause are one message in a

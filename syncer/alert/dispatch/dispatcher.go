@@ -61,7 +61,7 @@ type Options struct {
 type Dispatcher struct {
 	o       Options
 	metrics *metrics
-	places  places
+	places  *places
 	// pause, linger, spread and retry are the constants of these names; tests have no time.
 	pause, linger, spread, retry time.Duration
 
@@ -380,6 +380,14 @@ func (s *states) change(of types.UID, what, is string) bool {
 	}
 	s.reasons[key] = is
 	return true
+}
+
+// has reports whether there is a state.
+func (s *states) has(of types.UID, what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.reasons[state{of, what}]
+	return ok
 }
 
 // clear forgets a state, and reports whether there was one.

@@ -31,30 +31,82 @@ const (
 	spread   = time.Second
 	// linger is how long a connection is kept for another message.
 	linger = 15 * time.Second
-	// placesOfWell attempts go on at a time, and placesOfFailing of those whose last
-	// attempt failed: whoever hangs takes no place from the others for long.
-	placesOfWell    = 64
-	placesOfFailing = 16
+	// placesOfWell attempts go on at a time, and placesOfFailing of Providers that failed
+	// last: whoever hangs takes no place from the others for long. Those of one namespace
+	// have half of both at most: whoever makes many Providers has others for himself to wait for.
+	placesOfWell    = 128
+	placesOfFailing = 32
 )
 
-// places are those in which attempts go on.
-type places struct{ well, failing chan struct{} }
+// places are those in which attempts go on. They are safe for concurrent use.
+type places struct {
+	well, failing chan struct{}
 
-func newPlaces() places {
-	return places{make(chan struct{}, placesOfWell), make(chan struct{}, placesOfFailing)}
+	mu sync.Mutex // guards by and the users in it; never held over a wait
+	by map[string]*share
 }
 
-// take waits for a place, and returns what gives it back.
-func (p places) take(ctx context.Context, failing bool) (leave func(), err error) {
-	place := p.well
+// share is what the Providers of one namespace have of the places.
+type share struct {
+	well, failing chan struct{}
+	users         int
+}
+
+func newPlaces() *places {
+	return &places{well: make(chan struct{}, placesOfWell), failing: make(chan struct{}, placesOfFailing), by: map[string]*share{}}
+}
+
+// take waits for a place for a Provider of a namespace, and returns what gives it back.
+func (p *places) take(ctx context.Context, namespace string, failing bool) (leave func(), err error) {
+	share := p.join(namespace)
+	own, all := share.well, p.well
 	if failing {
-		place = p.failing
+		own, all = share.failing, p.failing
 	}
+	// Who waits for the own part takes no place from others meanwhile.
+	if err := enter(ctx, own); err != nil {
+		p.part(namespace, share)
+		return nil, err
+	}
+	if err := enter(ctx, all); err != nil {
+		<-own
+		p.part(namespace, share)
+		return nil, err
+	}
+	return func() {
+		<-all
+		<-own
+		p.part(namespace, share)
+	}, nil
+}
+
+func enter(ctx context.Context, place chan<- struct{}) error {
 	select {
 	case place <- struct{}{}:
-		return func() { <-place }, nil
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
+	}
+}
+
+// join returns the share of a namespace, which is kept until all who joined part.
+func (p *places) join(namespace string) *share {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	of := p.by[namespace]
+	if of == nil {
+		of = &share{well: make(chan struct{}, placesOfWell/2), failing: make(chan struct{}, placesOfFailing/2)}
+		p.by[namespace] = of
+	}
+	of.users++
+	return of
+}
+
+func (p *places) part(namespace string, of *share) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if of.users--; of.users == 0 {
+		delete(p.by, namespace)
 	}
 }
 
@@ -408,7 +460,7 @@ func (s *sending) pass(life context.Context, wait time.Duration) bool {
 // spread. more tells that it got on, and that others are left.
 func (s *sending) attempt(life context.Context, line *line, p *notificationv1beta3.Provider, i *item) (more bool, err error) {
 	m := &i.message
-	leave, err := s.places.take(life, line.failing)
+	leave, err := s.places.take(life, p.Namespace, line.failing || s.states.has(p.UID, stateOfProvider))
 	if err != nil {
 		return false, err
 	}
