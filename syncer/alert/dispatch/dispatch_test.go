@@ -678,6 +678,30 @@ func TestIncidentsKnown(t *testing.T) {
 	}
 }
 
+// TestIncidentsOfNobody: what closes an incident of a Provider that is suspended or gone closes none.
+func TestIncidentsOfNobody(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason   string
+		provider string
+	}{
+		"Suspended": {reason: "it is resumed, with the incident open", provider: "pager"},
+		"Gone":      {reason: "it is made again", provider: "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, provider(tt.provider, "pagerduty", "", func(s *notificationv1beta3.ProviderSpec) { s.Suspend = true }))
+			e := event("web", "web is well")
+			e.Severity, e.Reason = "info", "ReconciliationSucceeded"
+			at := types.NamespacedName{Namespace: "apps", Name: "pager"}
+			i := itemOf(alert.Message{Provider: at, Event: e, Objects: 1, Events: 1}, "pagerduty")
+			b.incidents.note(&i)
+			s := &sending{Dispatcher: b.Dispatcher}
+			if got := s.deliver(t.Context(), &line{}, &queue{provider: at}, &i); got != lost || b.incidents.isClosed(at, i.message.Over[0]) {
+				t.Errorf("%s: deliver() = %d, and the incident is known to be closed: %t", tt.reason, got, b.incidents.isClosed(at, i.message.Over[0]))
+			}
+		})
+	}
+}
+
 // TestIncidentsEnd: whoever is well has no incident, whichever object opened it and in which
 // order they recover.
 func TestIncidentsEnd(t *testing.T) {

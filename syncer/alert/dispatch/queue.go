@@ -398,6 +398,7 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) o
 		err := s.o.Client.Get(life, m.Provider, p)
 		if apierrors.IsNotFound(err) || err == nil && (p.Spec.Suspend || !p.DeletionTimestamp.IsZero()) {
 			line.close()
+			s.incidents.forget(i)
 			s.metrics.add(i.kind, resultRefused, 1)
 			return lost
 		}
@@ -421,6 +422,7 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) o
 			return sent
 		}
 		if errors.Is(err, payload.ErrNothing) {
+			s.incidents.forget(i)
 			return lost
 		}
 		f := failed(err)
