@@ -1075,6 +1075,33 @@ func TestStays(t *testing.T) {
 	}
 }
 
+// TestTooLate: a Provider that nobody mends is sent nothing any more after a day, however much waits for it.
+func TestTooLate(t *testing.T) {
+	in := newInbound(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", nil))
+	var later atomic.Int64
+	b.o.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	names := []string{"web", "api", "db", "cache"}
+	for _, name := range names {
+		b.Take(event(name, "it failed"), nil)
+	}
+	b.run(t)
+	b.happened(t)
+	until := func(waiting float64) {
+		for testutil.ToFloat64(b.metrics.queued.WithLabelValues("generic")) != waiting {
+			if t.Context().Err() != nil {
+				t.Fatalf("never do %v wait", waiting)
+			}
+		}
+	}
+	until(float64(len(names)))
+	later.Store(int64(mostLate))
+	until(0)
+	if n := b.count("generic", resultDropped); int(n) != len(names) {
+		t.Errorf("%v are counted as dropped, want %d", n, len(names))
+	}
+}
+
 // TestSettings: what Secrets say, how servers prove who they are, and proxies.
 func TestSettings(t *testing.T) {
 	secure := &inbound{bodies: make(chan []byte, 10), heads: make(chan http.Header, 10)}

@@ -137,10 +137,10 @@ type item struct {
 	opens string
 	// sent are the requests that arrived.
 	sent int
-	// late is since when it should have arrived, and passed tells that another one did so
-	// instead. Both are zero before it was tried.
-	late   time.Time
-	passed bool
+	// since is when it was queued, late tells that it did not arrive in time, and passed that
+	// another one did so instead.
+	since        time.Time
+	late, passed bool
 }
 
 func itemOf(m alert.Message, kind string) item {
@@ -166,6 +166,7 @@ func (s *sending) enqueue(messages ...alert.Message) {
 			kind = p.Spec.Type
 		}
 		i := itemOf(m, kind)
+		i.since = s.o.Now()
 		s.incidents.note(&i)
 		q, begins, dropped := s.queues.add(i, payload.IsStatus(kind))
 		s.metrics.queued.WithLabelValues(kind).Inc()

@@ -136,9 +136,9 @@ func (s *sending) versionOf(ctx context.Context, name types.NamespacedName) vers
 
 // undelivered tells of a message that did not arrive, and decides whether it stays.
 func (s *sending) undelivered(life context.Context, p *notificationv1beta3.Provider, i *item, f *failure) outcome {
-	m, now := &i.message, s.o.Now()
-	if i.late.IsZero() {
-		i.late = now
+	m := &i.message
+	if !i.late {
+		i.late = true
 		s.metrics.add(i.kind, resultFailed, 1)
 		s.o.Log.Error(f, "cannot send notification", "provider", m.Provider.String(), "alert", m.Alert.String(), "type", i.kind, "failure", f.reason,
 			"kind", m.Event.InvolvedObject.Kind, "namespace", m.Event.InvolvedObject.Namespace, "name", m.Event.InvolvedObject.Name, "reason", m.Event.Reason)
@@ -148,7 +148,7 @@ func (s *sending) undelivered(life context.Context, p *notificationv1beta3.Provi
 	}
 	switch {
 	case s.ends(life), f.final, !i.lasts():
-	case now.Sub(i.late) >= mostLate:
+	case s.o.Now().Sub(i.since) >= mostLate:
 		s.metrics.add(i.kind, resultDropped, 1)
 	default:
 		return stays
