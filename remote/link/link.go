@@ -162,6 +162,15 @@ func (l *Link) caller() *caller {
 	return l.admin
 }
 
+// prober returns what the rest of a probe asks with: the connection that it has already, if it has just
+// got a token. A second one for the token would cost both sides as much as all of its questions.
+func (l *Link) prober() *caller {
+	if l.lent != nil {
+		return l.lent
+	}
+	return l.caller()
+}
+
 // drop forgets all credentials, because they expired or were revoked. The
 // kubeconfig has to be read again.
 func (l *Link) drop() {

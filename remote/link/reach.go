@@ -65,7 +65,7 @@ func (l *Link) identify(ctx context.Context) (asked bool, err error) {
 	}
 	if l.version == "" || l.versionStale {
 		var info version.Info
-		raw, err := l.caller().do(ctx, "GET", "/version", nil, plainContent()).Raw()
+		raw, err := l.prober().do(ctx, "GET", "/version", nil, plainContent()).Raw()
 		if err == nil {
 			err = json.Unmarshal(raw, &info)
 		}
@@ -278,7 +278,7 @@ func (l *Link) leaderRead(found *coordinationv1.Lease, beats bool) bool {
 // lease reads a Lease of the agent, nil if there is none.
 func (l *Link) lease(ctx context.Context, name string) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
-	err := l.caller().do(ctx, "GET", leasesPath+"/"+name, nil, plainContent()).Into(lease)
+	err := l.prober().do(ctx, "GET", leasesPath+"/"+name, nil, plainContent()).Into(lease)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -303,7 +303,7 @@ const (
 // readReport reads the report, or why there is none. The error is one of the call.
 func (l *Link) readReport(ctx context.Context, f *Agent, digest string) error {
 	cm, changes := &corev1.ConfigMap{}, l.changes()
-	err := l.caller().do(ctx, "GET", reportPath, nil, plainContent()).Into(cm)
+	err := l.prober().do(ctx, "GET", reportPath, nil, plainContent()).Into(cm)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("cannot read report: %w", err)
 	}
@@ -324,7 +324,7 @@ func (l *Link) readReport(ctx context.Context, f *Agent, digest string) error {
 // ConfigMap it asks for the metadata only: a report has up to 96 KiB.
 func (l *Link) lookAtReport(ctx context.Context, f *Agent) error {
 	var found metav1.PartialObjectMetadata
-	raw, err := l.caller().do(ctx, "GET", reportPath, nil, partialContent()).Raw()
+	raw, err := l.prober().do(ctx, "GET", reportPath, nil, partialContent()).Raw()
 	if err == nil {
 		err = json.Unmarshal(raw, &found)
 	}
