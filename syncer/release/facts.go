@@ -89,7 +89,8 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := n.guard.judgeAll(ctx, goingOf(objects), nil)
+	going := goingOf(objects)
+	s := n.guard.judgeAll(ctx, going, inventory.Difference(inventory.OfAll(objects), going))
 	candidates := s.candidates
 	s.awaited, s.candidates = nil, nil
 	for _, d := range candidates {
@@ -99,6 +100,7 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 		}
 		s.add(d)
 	}
+	s.settle()
 	carries := slices.ContainsFunc(s.deletable, func(d Candidate) bool { return inventory.Protected(d.Entry, d.Live, d.LowerTier) })
 	return carries || len(s.kept()) > 0, nil
 }

@@ -73,6 +73,7 @@ func (m *fakeWorld) newRun(obj *v2.HelmRelease, want Desired) *run {
 	for _, kind := range []string{"ConfigMap", "PersistentVolumeClaim", "Secret"} {
 		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
 	}
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
 	mapper.Add(schema.GroupVersionKind{Group: clusterapi.Group, Version: "v1beta2", Kind: clusterapi.Cluster}, meta.RESTScopeNamespace)
 	mapper.Add(schema.GroupVersionKind{Group: clusterapi.ControlPlaneGroup, Version: "v1beta2", Kind: "KubeadmControlPlane"}, meta.RESTScopeNamespace)
 	r := &Releases{Events: record.NewFakeRecorder(100), Now: func() time.Time { return at }}

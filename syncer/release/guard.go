@@ -246,34 +246,43 @@ type verdicts struct {
 	unknown, inFlight string
 	// due: one of withCluster was confirmed, and goes with a Cluster that is none of the release.
 	due bool
-	// before are Namespaces of what has to go before them: Clusters and what these may need.
-	// inhabited are those of what the chart still declares.
-	before, inhabited map[string]bool
+	// judged are all objects that were looked at, as they were last: Namespaces go by what becomes
+	// of these. declared and left are what stays whatever it is like: what the chart declares, and
+	// what it leaves behind.
+	judged         map[inventory.Entry]Candidate
+	declared, left []inventory.Entry
+	// settled are Namespaces that would be deletable but for what is in them.
+	settled []Candidate
 }
 
-func newVerdicts() *verdicts {
-	return &verdicts{before: map[string]bool{}, inhabited: map[string]bool{}}
-}
+func newVerdicts() *verdicts { return &verdicts{judged: map[inventory.Entry]Candidate{}} }
 
-// declare notes what the chart declares, which stays.
-func (s *verdicts) declare(e inventory.Entry) {
-	s.inhabited[e.Namespace] = true
-	if isCluster(e) {
-		s.before[e.Namespace] = true
+// namespaces tells what Namespaces go by. inhabited are those in which something is to stay, for whatever
+// reason; before those of what has to go before them: Clusters and what these may need.
+func (s *verdicts) namespaces() (inhabited, before map[string]bool) {
+	inhabited, before = map[string]bool{}, map[string]bool{}
+	for _, e := range slices.Concat(s.declared, s.left) {
+		inhabited[e.Namespace] = true
 	}
-}
-
-// goesLate notes what has to go before its Namespace.
-func (s *verdicts) goesLate(d Candidate, v Verdict) {
-	// Keys that Clusters use go after these, whoever is asked about what first.
-	if v == WithCluster || v == Held && d.Live.Credential != "" || d.Live.State == inventory.Unknown || isCluster(d.Entry) && v != Gone && v != Foreign {
-		s.before[d.Entry.Namespace] = true
+	for _, e := range s.declared {
+		before[e.Namespace] = before[e.Namespace] || isCluster(e)
 	}
+	for e, d := range s.judged {
+		v := Judge(d)
+		if v == Held || v == Awaited || v == Foreign {
+			inhabited[e.Namespace] = true
+		}
+		// Keys that Clusters use go after these, whoever is asked about what first.
+		if v == WithCluster || v == Held && d.Live.Credential != "" || d.Live.State == inventory.Unknown || isCluster(e) && v != Gone && v != Foreign {
+			before[e.Namespace] = true
+		}
+	}
+	return inhabited, before
 }
 
 func (s *verdicts) add(d Candidate) Verdict {
 	v := Judge(d)
-	s.goesLate(d, v)
+	s.judged[d.Entry] = d
 	switch v {
 	case Deletable:
 		s.deletable = append(s.deletable, d)
@@ -300,19 +309,26 @@ func (s *verdicts) add(d Candidate) Verdict {
 }
 
 // settle has Namespaces wait for what has to go before them, and asks a person about those in which
-// something is to stay. It is called when all is judged.
+// something is to stay. It is called when all is judged, and again if something is judged anew.
 func (s *verdicts) settle() {
+	settled := func(e inventory.Entry) bool {
+		return slices.ContainsFunc(s.settled, func(d Candidate) bool { return d.Entry == e })
+	}
+	s.held, s.withCluster = slices.DeleteFunc(s.held, settled), slices.DeleteFunc(s.withCluster, settled)
+	s.deletable, s.settled = append(s.deletable, s.settled...), nil
+	inhabited, before := s.namespaces()
 	s.deletable = slices.DeleteFunc(s.deletable, func(d Candidate) bool {
 		switch {
 		case !isNamespace(d.Entry), d.Live.Deleting:
 			return false
-		case s.inhabited[d.Entry.Name] && !d.Live.Confirmed:
+		case inhabited[d.Entry.Name] && !d.Live.Confirmed && !d.WithRelease:
 			s.held = append(s.held, d.Entry)
-		case s.before[d.Entry.Name]:
+		case before[d.Entry.Name]:
 			s.withCluster = append(s.withCluster, d.Entry)
 		default:
 			return false
 		}
+		s.settled = append(s.settled, d)
 		return true
 	})
 }
@@ -396,9 +412,7 @@ func (s *verdicts) message() string {
 // judgeAll judges each of entries. declared is what else the release has, and keeps.
 func (g *guard) judgeAll(ctx context.Context, entries, declared []inventory.Entry) *verdicts {
 	s, look := newVerdicts(), g.looks()
-	for _, e := range declared {
-		s.declare(e)
-	}
+	s.declared = declared
 	for _, e := range entries {
 		s.add(g.look(ctx, look, e, false))
 	}
@@ -486,20 +500,20 @@ func (g *guard) sift(ctx context.Context, list, targets kube.ResourceList) *verd
 	var known []inventory.Entry
 	for _, info := range targets {
 		e := entryOf(info)
-		known = append(known, e)
-		s.declare(e)
+		known, s.declared = append(known, e), append(s.declared, e)
 	}
 	for _, info := range list {
 		e := entryOf(info)
 		known = append(known, e)
-		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; !isKeep(policy) {
-			s.add(g.look(ctx, look, e, isHook(info)))
+		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; isKeep(policy) {
+			s.left = append(s.left, e)
+			continue
 		}
+		s.add(g.look(ctx, look, e, isHook(info)))
 	}
 	for _, e := range inventory.Difference(g.release, known) {
 		if s.takes(e) {
-			d := g.look(ctx, look, e, false)
-			s.goesLate(d, Judge(d))
+			s.judged[e] = g.look(ctx, look, e, false)
 		}
 	}
 	s.settle()

@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/resource"
 
@@ -293,9 +294,10 @@ func TestHeldMessage(t *testing.T) {
 }
 
 // TestNamespaceOfRelease: a Namespace that an upgrade drops waits for the Clusters in it, and what they need,
-// whichever revision had these.
+// whichever revision had these. Nobody loses what is to stay, for whatever reason, by one that was not confirmed.
 func TestNamespaceOfRelease(t *testing.T) {
 	namespace, cluster, keys, data := inventory.Entry{Name: "apps", Kind: "Namespace", Version: "v1"}, named("Cluster", "prod"), named("Secret", "keys"), named("PersistentVolumeClaim", "data")
+	child := named("HelmRelease", "child")
 	confirmed := owned(func(l *inventory.Live) { l.Confirmed = true })
 	needed := owned(func(l *inventory.Live) {
 		l.OfCluster, l.Credential, l.Confirmed = "prod", "AWSClusterStaticIdentity/prod", true
@@ -311,27 +313,93 @@ func TestNamespaceOfRelease(t *testing.T) {
 		}
 		return infos
 	}
+	both := []inventory.Entry{namespace, keys}
+	unconfirmed := map[string]inventory.Live{"apps": owned(nil), "keys": owned(nil)}
+	taken := map[string]inventory.Live{"apps": owned(nil), "keys": {State: inventory.Present}}
+	claim := apply.Claim{Owner: "Kustomization/x/y", Kind: apply.Declared}
 	for name, tc := range map[string]struct {
 		reason           string
 		release, targets []inventory.Entry
 		live             map[string]inventory.Live
 		want             Verdict
+		// dropped with the Namespace. claim is another owner's on what is in it, keep the chart's policy for
+		// that, and kept the one in the cluster. whole: a person confirmed that all of the release goes.
+		dropped           []inventory.Entry
+		claim             apply.Claim
+		keep, kept, whole bool
 	}{
-		"Leftover": {"a Cluster of an earlier revision is queued", []inventory.Entry{namespace, cluster}, nil, map[string]inventory.Live{"apps": confirmed, "prod": confirmed}, WithCluster},
-		"Keys":     {"keys of an earlier revision wait for another owner's Cluster", []inventory.Entry{namespace, keys}, nil, map[string]inventory.Live{"apps": confirmed, "keys": needed}, WithCluster},
-		"Unknown":  {"it may be what a Cluster needs", []inventory.Entry{namespace, keys}, nil, map[string]inventory.Live{"apps": confirmed, "keys": {Problem: "no route to host"}}, WithCluster},
-		"Gone":     {"the Cluster has ended", []inventory.Entry{namespace, cluster}, nil, map[string]inventory.Live{"apps": confirmed, "prod": {State: inventory.Absent}}, Deletable},
-		"Foreign":  {"another owner has it by now, whose Namespace this is not", []inventory.Entry{namespace, cluster}, nil, map[string]inventory.Live{"apps": confirmed, "prod": {State: inventory.Present}}, Deletable},
-		"Declared": {"the chart still has a Cluster in it", []inventory.Entry{namespace, cluster}, []inventory.Entry{cluster}, map[string]inventory.Live{"apps": confirmed, "prod": owned(nil)}, WithCluster},
-		"New":      {"the upgrade itself created one in it", []inventory.Entry{namespace}, []inventory.Entry{cluster}, map[string]inventory.Live{"apps": confirmed, "prod": owned(nil)}, WithCluster},
-		"Data":     {"nobody confirmed that it takes along what the chart still has in it", []inventory.Entry{namespace, data}, []inventory.Entry{data}, map[string]inventory.Live{"apps": owned(nil), "data": owned(nil)}, Held},
-		"DataOk":   {"a person did", []inventory.Entry{namespace, data}, []inventory.Entry{data}, map[string]inventory.Live{"apps": confirmed, "data": owned(nil)}, Deletable},
+		"Leftover":     {reason: "a Cluster of an earlier revision is queued", release: []inventory.Entry{namespace, cluster}, live: map[string]inventory.Live{"apps": confirmed, "prod": confirmed}, want: WithCluster},
+		"Keys":         {reason: "keys of an earlier revision wait for another owner's Cluster", release: both, live: map[string]inventory.Live{"apps": confirmed, "keys": needed}, want: WithCluster},
+		"Unknown":      {reason: "it may be what a Cluster needs", release: both, live: map[string]inventory.Live{"apps": confirmed, "keys": {Problem: "no route to host"}}, want: WithCluster},
+		"Gone":         {reason: "the Cluster has ended", release: []inventory.Entry{namespace, cluster}, live: map[string]inventory.Live{"apps": confirmed, "prod": {State: inventory.Absent}}},
+		"Foreign":      {reason: "another owner has it by now, whose Namespace this is not", release: []inventory.Entry{namespace, cluster}, live: map[string]inventory.Live{"apps": confirmed, "prod": {State: inventory.Present}}},
+		"Declared":     {reason: "the chart still has a Cluster in it", release: []inventory.Entry{namespace, cluster}, targets: []inventory.Entry{cluster}, live: map[string]inventory.Live{"apps": confirmed, "prod": owned(nil)}, want: WithCluster},
+		"New":          {reason: "the upgrade itself created one in it", release: []inventory.Entry{namespace}, targets: []inventory.Entry{cluster}, live: map[string]inventory.Live{"apps": confirmed, "prod": owned(nil)}, want: WithCluster},
+		"Data":         {reason: "nobody confirmed that it takes along what the chart still has in it", release: []inventory.Entry{namespace, data}, targets: []inventory.Entry{data}, live: map[string]inventory.Live{"apps": owned(nil), "data": owned(nil)}, want: Held},
+		"DataOk":       {reason: "a person did", release: []inventory.Entry{namespace, data}, targets: []inventory.Entry{data}, live: map[string]inventory.Live{"apps": confirmed, "data": owned(nil)}},
+		"All":          {reason: "all that is in it goes", release: both, dropped: []inventory.Entry{keys}, live: unconfirmed},
+		"HandedOver":   {reason: "another owner is to have what is in it", release: both, dropped: []inventory.Entry{keys}, claim: claim, live: unconfirmed, want: Held},
+		"Taken":        {reason: "another owner has it already", release: both, dropped: []inventory.Entry{keys}, live: taken, want: Held},
+		"TakenOk":      {reason: "a person confirmed the Namespace", release: both, dropped: []inventory.Entry{keys}, live: map[string]inventory.Live{"apps": confirmed, "keys": {State: inventory.Present}}},
+		"TakenWhole":   {reason: "or all of the release", release: both, dropped: []inventory.Entry{keys}, live: taken, whole: true},
+		"Keep":         {reason: "the chart leaves it behind", release: both, dropped: []inventory.Entry{keys}, live: unconfirmed, keep: true, want: Held},
+		"Kept":         {reason: "so does the object itself", release: both, dropped: []inventory.Entry{keys}, live: unconfirmed, kept: true, want: Held},
+		"Child":        {reason: "a person is asked about it first", release: []inventory.Entry{namespace, child}, dropped: []inventory.Entry{child}, live: map[string]inventory.Live{"apps": owned(nil), "child": owned(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} })}, want: Held},
+		"LateHandOver": {reason: "also of what an earlier upgrade dropped", release: both, claim: claim, live: unconfirmed, want: Held},
+		"LateTaken":    {reason: "also of that", release: both, live: taken, want: Held},
+		"Late":         {reason: "it goes too", release: both, live: unconfirmed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &guard{facts: inMemory{&fakeWorld{live: tc.live}}, obj: &v2.HelmRelease{}, release: tc.release}
-			s := g.sift(t.Context(), list(namespace), list(tc.targets...))
+			g := &guard{facts: inMemory{&fakeWorld{live: tc.live, kept: map[string]bool{"keys": tc.kept}}}, obj: &v2.HelmRelease{}, release: tc.release, confirmed: tc.whole}
+			g.claimed = func(_ context.Context, e, _ inventory.Entry) (apply.Claim, error) {
+				if e == namespace {
+					return apply.Claim{}, nil
+				}
+				return tc.claim, nil
+			}
+			dropped := list(append(tc.dropped, namespace)...)
+			if tc.keep {
+				dropped[0].Object.(*unstructured.Unstructured).SetAnnotations(map[string]string{kube.ResourcePolicyAnno: kube.KeepPolicy})
+			}
+			s := g.sift(t.Context(), dropped, list(tc.targets...))
 			got := map[Verdict][]inventory.Entry{Deletable: s.going(), WithCluster: s.withCluster, Held: s.held}
-			if len(s.going())+len(s.kept()) != 1 || !slices.Contains(got[tc.want], namespace) {
+			if !slices.Contains(got[tc.want], namespace) {
+				t.Errorf("%s: the verdicts are %v, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestNamespaceAfterHandOver: a Namespace is kept for what is in it no longer than that is.
+func TestNamespaceAfterHandOver(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	present := inventory.Live{State: inventory.Present, Owned: true}
+	namespace := Candidate{Entry: inventory.Entry{Name: "apps", Kind: "Namespace"}, Live: present, Ours: true}
+	for name, tc := range map[string]struct {
+		reason, kind string
+		want         Verdict
+	}{
+		"Config": {"nobody took it over", "ConfigMap", Deletable},
+		"Data":   {"it is kept as long as the other one declares it", "PersistentVolumeClaim", Held},
+	} {
+		t.Run(name, func(t *testing.T) {
+			within := Candidate{Entry: named(tc.kind, "a"), Live: present, Ours: true, NewOwner: "Kustomization/x/y"}
+			judge := func() *verdicts {
+				s := newVerdicts()
+				s.add(namespace)
+				s.add(within)
+				s.settle()
+				return s
+			}
+			g := &guard{}
+			s := judge()
+			record := g.handOver(s, nil, noon, nil)
+			if !slices.Contains(s.held, namespace.Entry) {
+				t.Errorf("%s: at first a person is asked about the Namespace: %+v", tc.reason, s)
+			}
+			s = judge()
+			g.handOver(s, record, noon.Add(inventory.HandOverBound), nil)
+			if got := map[Verdict][]inventory.Entry{Deletable: s.going(), Held: s.held}; !slices.Contains(got[tc.want], namespace.Entry) {
 				t.Errorf("%s: the verdicts are %v, want %d", tc.reason, got, tc.want)
 			}
 		})

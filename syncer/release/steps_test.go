@@ -74,6 +74,14 @@ func TestReconcile(t *testing.T) {
 				m.manifest = manifestOf(named("PersistentVolumeClaim", "data"))
 				m.live["data"] = owned(nil)
 			}, taken: "install", ready: v2.InstallFailedReason, history: "failed", out: Outcome{Again: true}},
+		"InstallKept": {reason: "what the chart keeps is in a Namespace of its own", first: true, want: wanted,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: 1}}
+				m.fails[Install] = refused
+				m.manifest = "apiVersion: v1\nkind: Namespace\nmetadata: {name: apps}\n---\n" +
+					"apiVersion: v1\nkind: Secret\nmetadata: {name: keys, namespace: apps, annotations: {helm.sh/resource-policy: keep}}\n"
+				m.live["apps"], m.live["keys"] = owned(nil), owned(nil)
+			}, taken: "install", ready: v2.InstallFailedReason, history: "failed", out: Outcome{Again: true}},
 		"UpgradeRolledBack": {reason: "a failed upgrade goes back to what was there", want: next,
 			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
 				o.Spec.Upgrade = &v2.Upgrade{Remediation: remedy(0, true, v2.RollbackRemediationStrategy)}
