@@ -115,7 +115,7 @@ type Facts struct {
 	Owned []Entry
 	// Rendered is what the rendering declares. All of it has been applied.
 	Rendered []Entry
-	// Live has a record for each entry of Owned that Rendered lacks.
+	// Live has a record for each of Candidates and Beside.
 	Live map[Entry]Live
 	// LowerTier: the target is a child, whose sync objects are protected.
 	LowerTier bool
@@ -208,8 +208,38 @@ type Plan struct {
 	Keep []Entry
 }
 
-// Candidates returns the entries whose live state PlanPrune needs.
+// Candidates returns the entries that may have to be deleted. PlanPrune needs their live state.
 func Candidates(owned, rendered []Entry) []Entry { return Difference(owned, rendered) }
+
+// Beside returns the entries of a rendering that are in Namespaces which it lacks, and which Clusters
+// may need. PlanPrune needs their live state, too.
+func Beside(owned, rendered []Entry) []Entry {
+	going := map[string]bool{}
+	for _, e := range Candidates(owned, rendered) {
+		if isNamespace(e) {
+			going[e.Name] = true
+		}
+	}
+	var beside []Entry
+	for _, e := range rendered {
+		if going[e.Namespace] && MayServe(e) {
+			beside = append(beside, e)
+		}
+	}
+	return beside
+}
+
+// MayServe reports whether Clusters may need an object of the kind until they are gone: a part of
+// theirs, an identity or keys.
+func MayServe(e Entry) bool {
+	return clusterapi.IsGroup(e.Group) && !isCluster(e) || e.Group == "" && e.Kind == "Secret" || e.Group == v1alpha1.Group && e.Kind == "Credential"
+}
+
+// Serves reports whether Clusters need an object, or may do so and nobody has confirmed its deletion.
+// Such ones go before it.
+func (l Live) Serves() bool {
+	return l.State == Unknown || l.OfCluster != "" || l.Credential != "" && !l.Confirmed
+}
 
 // PlanPrune decides what may be deleted. Callers call it only after they applied
 // every object of the rendering. A caller that could not apply everything has no
@@ -230,6 +260,9 @@ func PlanPrune(f Facts) Plan {
 		if isCluster(e) {
 			awaited[e.Namespace] = true
 		}
+	}
+	for _, e := range Beside(f.Owned, f.Rendered) {
+		awaited[e.Namespace] = awaited[e.Namespace] || f.Live[e].Serves()
 	}
 	for _, e := range namespacesLast(Candidates(f.Owned, f.Rendered)) {
 		live := f.Live[e]
@@ -254,13 +287,13 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 			continue
 		case live.Claimed != "":
-			inhabited[e.Namespace] = true
+			inhabited[e.Namespace], awaited[e.Namespace] = true, awaited[e.Namespace] || live.Serves()
 			p.Claimed = append(p.Claimed, e)
 			c.gone++
 		case live.Deleting:
 			p.waits(e, live)
 		case live.HandOver != "" && (!overdue || !live.Unsure && Protected(e, live, f.LowerTier)):
-			inhabited[e.Namespace] = true
+			inhabited[e.Namespace], awaited[e.Namespace] = true, awaited[e.Namespace] || live.Serves()
 			p.handsOver(e, live)
 			c.gone++
 		case live.OfCluster != "", isNamespace(e) && live.Confirmed && awaited[e.Name]:
@@ -274,7 +307,7 @@ func PlanPrune(f Facts) Plan {
 			c.unconfirmed++
 		case (Protected(e, live, f.LowerTier) || isNamespace(e) && inhabited[e.Name]) && !live.Confirmed:
 			// Keys that Clusters use go after these, whoever is asked about what first.
-			inhabited[e.Namespace], awaited[e.Namespace] = true, awaited[e.Namespace] || live.Credential != ""
+			inhabited[e.Namespace], awaited[e.Namespace] = true, awaited[e.Namespace] || live.Serves()
 			p.Protected = append(p.Protected, e)
 			p.Along = cmp.Or(p.Along, live.Along)
 			c.carried += live.Carries

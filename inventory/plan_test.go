@@ -372,6 +372,41 @@ func TestPlanPrune(t *testing.T) {
 				fleet: with(func(l *Live) { l.Confirmed = true }), secret: with(func(l *Live) { l.Credential = "controllers of AWSCluster/fleet/prod" })}},
 			want: outcome{Protected: []Entry{secret}, OfCluster: []Entry{fleet}, Keep: []Entry{secret, fleet}},
 		},
+		"NamespaceOfDeclaredKeys": {
+			reason: "they stay, and its end would take them along",
+			facts: Facts{Owned: []Entry{secret, fleet, other}, Rendered: []Entry{secret, other}, Live: map[Entry]Live{
+				fleet: confirmed, secret: with(func(l *Live) { l.Credential = "AWSClusterStaticIdentity/prod" })}},
+			want: outcome{OfCluster: []Entry{fleet}, Keep: []Entry{fleet}},
+		},
+		"NamespaceOfDeclaredPart": {
+			reason: "as may an identity, or a class, of Clusters of other namespaces",
+			facts: Facts{Owned: []Entry{machines, fleet, other}, Rendered: []Entry{machines, other}, Live: map[Entry]Live{
+				fleet: confirmed, machines: with(func(l *Live) { l.OfCluster = "prod" })}},
+			want: outcome{OfCluster: []Entry{fleet}, Keep: []Entry{fleet}},
+		},
+		"NamespaceOfDeclaredUnknown": {
+			reason: "INV5: nobody knows what the Secret is",
+			facts:  Facts{Owned: []Entry{secret, fleet, other}, Rendered: []Entry{secret, other}, Live: map[Entry]Live{fleet: confirmed}},
+			want:   outcome{OfCluster: []Entry{fleet}, Keep: []Entry{fleet}},
+		},
+		"NamespaceOfDeclaredSecret": {
+			reason: "no Cluster needs that one, and a person confirmed the Namespace",
+			facts: Facts{Owned: []Entry{secret, fleet, other}, Rendered: []Entry{secret, other}, Live: map[Entry]Live{
+				fleet: confirmed, secret: ours}},
+			want: outcome{Deletes: []string{"Namespace/fleet"}, Keep: []Entry{fleet}},
+		},
+		"NamespaceOfClaimedKeys": {
+			reason: "another owner has them",
+			facts: Facts{Owned: []Entry{secret, fleet, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				fleet: confirmed, secret: with(func(l *Live) { l.Credential, l.Claimed = "AWSClusterStaticIdentity/prod", "Kustomization/a/b" })}},
+			want: outcome{Claimed: []Entry{secret}, OfCluster: []Entry{fleet}, Keep: []Entry{secret, fleet}},
+		},
+		"NamespaceOfHandedOverKeys": {
+			reason: "or is to have them",
+			facts: Facts{Owned: []Entry{secret, fleet, other}, Rendered: []Entry{other}, Live: map[Entry]Live{
+				fleet: confirmed, secret: with(func(l *Live) { l.Credential, l.HandOver = "AWSClusterStaticIdentity/prod", "Kustomization/a/b" })}},
+			want: outcome{OfCluster: []Entry{fleet}, Keep: []Entry{secret, fleet}},
+		},
 		"NamespaceOfProtected": {
 			reason: "a Secret is protected by its type, which a listing of metadata does not show",
 			facts: Facts{Owned: []Entry{{Name: "fleet", Kind: "Namespace", Version: "v1"}, secret, other}, Rendered: []Entry{other},

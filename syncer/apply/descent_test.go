@@ -16,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/directive"
 )
 
 func parsed(t *testing.T, text string) *unstructured.Unstructured {
@@ -119,6 +120,48 @@ func TestAlong(t *testing.T) {
 	}
 	if got := holding(parsed(t, layer+"status: {removal: {waiting: 1}}")); got != "" {
 		t.Errorf("a Layer that holds nothing says %q", got)
+	}
+}
+
+// TestKeysBeside: a confirmed Namespace waits for what is still declared in it and Clusters need (read 469).
+func TestKeysBeside(t *testing.T) {
+	const keys = "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}"
+	const identity = "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: AzureClusterIdentity\nmetadata: {name: i}\nspec: {clientSecret: {namespace: x, name: keys}}"
+	const user = "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: AzureCluster\nmetadata: {namespace: other, name: a, labels: {cluster.x-k8s.io/cluster-name: c}}\n" +
+		"spec: {identityRef: {kind: AzureClusterIdentity, namespace: x, name: i}}"
+	const cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {namespace: other, name: c}"
+	for name, tc := range map[string]struct {
+		reason, declared string
+		others           []string
+		waits            bool
+	}{
+		"Keys":     {"an identity beside them is used in another namespace", keys, []string{identity, user, cluster}, true},
+		"Exempt":   {"also if they ask not to be pruned", strings.TrimSuffix(keys, "}") + ", annotations: {" + directive.Group + "/prune: disabled}}", []string{identity, user, cluster}, true},
+		"Identity": {"so is the identity itself", identity, []string{user, cluster}, true},
+		"Free":     {"nothing reads the Secret", keys, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			put := func(u *unstructured.Unstructured) inventory.Entry {
+				apps.label(u)
+				u.SetManagedFields(managedBy(apps.FieldManager))
+				s.put(u, nil)
+				return inventory.Of(u)
+			}
+			namespace := put(parsed(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: x, annotations: {cascade.dev/deletion: confirmed}}"))
+			declared := put(inX(parsed(t, tc.declared)))
+			for _, text := range tc.others {
+				s.put(inX(parsed(t, text)), nil)
+			}
+			res := Result{Changes: ssa.NewChangeSet()}
+			err := s.applier(t).prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{namespace, declared}, Rendered: []inventory.Entry{declared}}, Options{}, nil, &res)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if waits := slices.Contains(res.Plan.OfCluster, namespace); waits != tc.waits || slices.Contains(res.Deleted, namespace) == tc.waits {
+				t.Errorf("%s: it waits: %t; deleted is %v", tc.reason, waits, res.Deleted)
+			}
+		})
 	}
 }
 

@@ -87,7 +87,14 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	if err != nil {
 		return unknown(err), nil
 	}
-	if !live.Owned || live.Exempt || live.Deleting {
+	if !live.Owned || live.Deleting {
+		return live, u
+	}
+	if live.Exempt {
+		// It is not pruned. Its Namespace may be, and a HelmRelease knows of no such directive.
+		if live.OfCluster, live.Credential, err = a.neededBy(ctx, e, u, live.Confirmed || k.confirmed, k); err != nil {
+			return unknown(err), nil
+		}
 		return live, u
 	}
 	if k.claimed != nil {

@@ -44,7 +44,8 @@ func (c *Cluster) MayDelete() error {
 func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, provided map[string]bool, res *Result) error {
 	known := &lookups{owned: facts.Owned, claimed: o.Claimed, tier: o.Claimed != nil && !facts.LowerTier}
 	facts.Now = a.now()
-	facts.Live = a.read(ctx, inventory.Candidates(facts.Owned, facts.Rendered), facts.Owned, known)
+	looked := slices.Concat(inventory.Candidates(facts.Owned, facts.Rendered), inventory.Beside(facts.Owned, facts.Rendered))
+	facts.Live = a.read(ctx, looked, facts.Owned, known)
 	a.needed(ctx, facts.Live, provided)
 	var err error
 	if gone := inventory.Candidates(facts.Owned, facts.Rendered); o.Ignored != nil && len(gone) > 0 {

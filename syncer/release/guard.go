@@ -273,7 +273,7 @@ func (s *verdicts) namespaces() (inhabited, before map[string]bool) {
 			inhabited[e.Namespace] = true
 		}
 		// Keys that Clusters use go after these, whoever is asked about what first.
-		if v == WithCluster || v == Held && d.Live.Credential != "" || d.Live.State == inventory.Unknown || isCluster(e) && v != Gone && v != Foreign {
+		if v == WithCluster || (v == Held || v == Awaited) && d.Live.Serves() || isCluster(e) && v != Gone && v != Foreign {
 			before[e.Namespace] = true
 		}
 	}
@@ -416,8 +416,20 @@ func (g *guard) judgeAll(ctx context.Context, entries, declared []inventory.Entr
 	for _, e := range entries {
 		s.add(g.look(ctx, look, e, false))
 	}
-	s.settle()
+	g.lookWithin(ctx, look, s, nil)
 	return s
+}
+
+// lookWithin looks at what else is in the Namespaces that are about to be deleted, and settles that: at
+// what waits to be deleted, and of what the chart declares at what Clusters may need.
+func (g *guard) lookWithin(ctx context.Context, look apply.Look, s *verdicts, waiting []inventory.Entry) {
+	serving := slices.DeleteFunc(slices.Clone(s.declared), func(e inventory.Entry) bool { return !inventory.MayServe(e) })
+	for _, e := range slices.Concat(waiting, serving) {
+		if s.takes(e) {
+			s.judged[e] = g.look(ctx, look, e, false)
+		}
+	}
+	s.settle()
 }
 
 // deleteAll deletes objects of s that were judged deletable, one after the other. Those of
@@ -494,7 +506,7 @@ func notServed(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMa
 
 // sift judges a list of Helm's, but for what the chart itself says is to be left behind. targets is
 // what the chart declares from now on. The release may have more than both: what of earlier revisions
-// waits to be deleted. That is looked at where its Namespace would take it along.
+// waits to be deleted.
 func (g *guard) sift(ctx context.Context, list, targets kube.ResourceList) *verdicts {
 	s, look := newVerdicts(), g.looks()
 	var known []inventory.Entry
@@ -511,12 +523,7 @@ func (g *guard) sift(ctx context.Context, list, targets kube.ResourceList) *verd
 		}
 		s.add(g.look(ctx, look, e, isHook(info)))
 	}
-	for _, e := range inventory.Difference(g.release, known) {
-		if s.takes(e) {
-			s.judged[e] = g.look(ctx, look, e, false)
-		}
-	}
-	s.settle()
+	g.lookWithin(ctx, look, s, inventory.Difference(g.release, known))
 	return s
 }
 

@@ -313,6 +313,8 @@ func TestNamespaceOfRelease(t *testing.T) {
 		}
 		return infos
 	}
+	inUse := owned(func(l *inventory.Live) { l.Credential = "AWSClusterStaticIdentity/prod" })
+	identity := inventory.Entry{Namespace: "apps", Name: "i", Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureClusterIdentity", Version: "v1beta1"}
 	both := []inventory.Entry{namespace, keys}
 	unconfirmed := map[string]inventory.Live{"apps": owned(nil), "keys": owned(nil)}
 	taken := map[string]inventory.Live{"apps": owned(nil), "keys": {State: inventory.Present}}
@@ -347,6 +349,10 @@ func TestNamespaceOfRelease(t *testing.T) {
 		"Child":        {reason: "a person is asked about it first", release: []inventory.Entry{namespace, child}, dropped: []inventory.Entry{child}, live: map[string]inventory.Live{"apps": owned(nil), "child": owned(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} })}, want: Held},
 		"LateHandOver": {reason: "also of what an earlier upgrade dropped", release: both, claim: claim, live: unconfirmed, want: Held},
 		"LateTaken":    {reason: "also of that", release: both, live: taken, want: Held},
+		"DeclaredKeys": {reason: "the chart still has keys in it that a Cluster elsewhere uses", release: both, targets: []inventory.Entry{keys}, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
+		"DeclaredFree": {reason: "no Cluster uses what it still has", release: both, targets: []inventory.Entry{keys}, live: map[string]inventory.Live{"apps": confirmed, "keys": owned(nil)}},
+		"HandedKeys":   {reason: "another owner is to have them", release: both, dropped: []inventory.Entry{keys}, claim: claim, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
+		"Identity":     {reason: "a person is asked about it, and a Cluster uses it", release: []inventory.Entry{namespace, identity}, dropped: []inventory.Entry{identity}, live: map[string]inventory.Live{"apps": confirmed, "i": owned(func(l *inventory.Live) { l.OfCluster = "prod" })}, want: WithCluster},
 		"Late":         {reason: "it goes too", release: both, live: unconfirmed},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -110,8 +110,12 @@ func deleted(r Renderings, before, after map[Identity]*unstructured.Unstructured
 	if len(live) == 0 {
 		return nil, ""
 	}
+	owned, rendered := inventory.OfAll(r.Before), inventory.OfAll(r.After)
+	for _, e := range inventory.Beside(owned, rendered) {
+		live[e] = inventory.Live{State: inventory.Present, Owned: true} // what needs it is known in the cluster alone
+	}
 	plan := inventory.PlanPrune(inventory.Facts{
-		Owned: inventory.OfAll(r.Before), Rendered: inventory.OfAll(r.After), Live: live, LowerTier: r.Child, Asked: r.Asked,
+		Owned: owned, Rendered: rendered, Live: live, LowerTier: r.Child, Asked: r.Asked,
 	})
 	for _, d := range plan.Deletes {
 		if actions[d.Entry] = Deleted; plan.Held {
