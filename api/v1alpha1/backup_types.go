@@ -103,6 +103,10 @@ type StateBackupStatus struct {
 	// before it are not deleted.
 	// +optional
 	SavedAbove string `json:"savedAbove,omitempty"`
+	// EmptySince is when nothing was there any more, although others had saved there. Where all was saved since,
+	// the place was made anew: savedAbove does not count for it.
+	// +optional
+	EmptySince *metav1.Time `json:"emptySince,omitempty"`
 	// LastVersion is the newest version: <epoch>-<number>.
 	// +optional
 	LastVersion string `json:"lastVersion,omitempty"`

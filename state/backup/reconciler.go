@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"filippo.io/age"
@@ -181,6 +182,9 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		return "", destination(err)
 	}
 	o.Status.Versions = int32(min(len(versions), 1<<30))
+	if len(versions) == 0 && o.Status.SavedAbove != "" {
+		o.Status.EmptySince = o.Status.LastAttempt
+	}
 	if err := r.admit(ctx, o, versions); err != nil {
 		return "", err
 	}
@@ -218,7 +222,7 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 	if err := r.claim(ctx, o, versions); err != nil {
 		return "", err
 	}
-	return r.keep(ctx, o, at, t, s, sealed, digest)
+	return r.keep(ctx, o, at, t, s, sealed, digest, others(o, versions))
 }
 
 // unreadable gives an error of reading the tier its reason.
@@ -272,20 +276,35 @@ func (r *Reconciler) claim(ctx context.Context, o *v1alpha1.StateBackup, version
 	}
 	claimed := o.DeepCopy()
 	claimed.Status.Destination = o.Spec.Destination.URL
-	if len(versions) == 0 {
-		claimed.Status.SavedAbove = ""
-	} else if !mine(o, versions) {
-		claimed.Status.SavedAbove = versions[len(versions)-1].String()
+	switch {
+	case store.SamePlace(o.Status.Destination, o.Spec.Destination.URL): // what others saved there is on record
+	case len(versions) == 0:
+		claimed.Status.SavedAbove, claimed.Status.EmptySince = "", nil
+	case !mine(o, versions):
+		claimed.Status.SavedAbove, claimed.Status.EmptySince = versions[len(versions)-1].String(), nil
 	}
 	if err := status.Patch(ctx, r.Client, o, claimed, manager); err != nil {
 		return &failure{reason: v1alpha1.ReasonProgressing, err: err}
 	}
-	o.Status.Destination, o.Status.SavedAbove = claimed.Status.Destination, claimed.Status.SavedAbove
+	o.Status.Destination, o.Status.SavedAbove, o.Status.EmptySince = claimed.Status.Destination, claimed.Status.SavedAbove, claimed.Status.EmptySince
 	return nil
 }
 
-// keep saves a version under the lock, and deletes old ones of this StateBackup.
-func (r *Reconciler) keep(ctx context.Context, o *v1alpha1.StateBackup, at store.Store, t timing, s *archive.Snapshot, sealed []byte, digest string) (string, error) {
+// others is the newest version that others saved at the destination: it and those before are not deleted. An
+// empty place does not tell that they are gone, as another volume may be mounted for a while. What was saved
+// since, without them, is all this StateBackup's.
+func others(o *v1alpha1.StateBackup, versions []store.Version) store.Version {
+	since := o.Status.EmptySince
+	if since != nil && !slices.ContainsFunc(versions, func(v store.Version) bool { return v.Saved.Before(since.Time) }) {
+		return store.Version{}
+	}
+	return store.ParseVersion(o.Status.SavedAbove)
+}
+
+// keep saves a version under the lock, and deletes old ones of this StateBackup, which are those above others.
+func (r *Reconciler) keep(
+	ctx context.Context, o *v1alpha1.StateBackup, at store.Store, t timing, s *archive.Snapshot, sealed []byte, digest string, others store.Version,
+) (string, error) {
 	l, err := at.Lock(ctx, r.Holder, t.timeout)
 	if err != nil {
 		return "", destination(err)
@@ -308,7 +327,7 @@ func (r *Reconciler) keep(ctx context.Context, o *v1alpha1.StateBackup, at store
 	if keep <= 0 {
 		keep = defaultKeep
 	}
-	pruned, err := at.Prune(ctx, l, store.ParseVersion(o.Status.SavedAbove), keep)
+	pruned, err := at.Prune(ctx, l, others, keep)
 	o.Status.Versions = o.Status.Versions + 1 - int32(len(pruned))
 	if err != nil {
 		return "", destination(fmt.Errorf("version %s is saved: %w", v, err))

@@ -416,6 +416,40 @@ func TestOthersVersions(t *testing.T) {
 	if names := b.versions(); len(names) != 5 || !slices.Equal(names[:3], []string{"1-1", "1-2", "1-3"}) {
 		t.Errorf("after another volume was there the versions are %q", names)
 	}
+	// So it is where that is the moment in which the URL is written otherwise.
+	stays := b.dir
+	o := &v1alpha1.StateBackup{}
+	if err := b.Client.Get(t.Context(), client.ObjectKey{Namespace: "cascade-system", Name: "tier"}, o); err != nil {
+		t.Fatal(err)
+	}
+	o.Spec.Destination.URL, o.Generation = "s3://bucket/tier?region=eu-central-1", 2
+	if err := b.Client.Update(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	save := func(dir string, times int) []string {
+		t.Helper()
+		b.dir = dir
+		for range times {
+			b.now = b.now.Add(time.Hour)
+			b.change(b.now.String())
+			if _, _, err := b.reconcile(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b.versions()
+	}
+	anew := t.TempDir()
+	save(anew, 1)
+	if names := save(stays, 3); len(names) != 5 || !slices.Equal(names[:3], []string{"1-1", "1-2", "1-3"}) {
+		t.Errorf("after the URL was written otherwise the versions are %q", names)
+	}
+	// A place that is made anew has nothing of others, and old versions are deleted there as everywhere. The former one may be back.
+	if names := save(anew, 5); !slices.Equal(names, []string{"5-1", "6-1"}) {
+		t.Errorf("in a place that was made anew the versions are %q", names)
+	}
+	if names := save(stays, 3); len(names) != 5 || !slices.Equal(names[:3], []string{"1-1", "1-2", "1-3"}) {
+		t.Errorf("back in the former place the versions are %q", names)
+	}
 }
 
 // TestSamePlace: versions are a StateBackup's own also where its URL is written otherwise.
