@@ -469,7 +469,8 @@ type RolloutRun struct {
 	// +optional
 	Approvals []RolloutApproval `json:"approvals,omitempty"`
 	// Unproven: the wave passed with less than half of its clusters ready at the revision,
-	// so that the next one that has clusters waits for an approval, or the end of the run.
+	// so that the next one that has clusters, or the end of the run, waits until half of
+	// them are, or for an approval.
 	// +optional
 	Unproven bool `json:"unproven,omitempty"`
 	// Retried is the request to try failed clusters again that was handled last.

@@ -404,6 +404,11 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			return fmt.Errorf("wave %d was passed as proven, and %d of %d clusters can be reached and are ready", w, proven, of)
 		}
 	}
+	if w := int(run.Wave); d.Hold.Reason == v1alpha1.ReasonWaveUnproven && w < len(terms) && (run.ResumedAt == nil || f.now.Sub(run.ResumedAt.Time) >= time.Minute) {
+		if proven, of := f.provenBefore(run, after); of > 0 && 2*proven >= of {
+			return fmt.Errorf("wave %d waits for an approval, and %d of %d clusters of the one before prove the revision", w, proven, of)
+		}
+	}
 	// When a cluster of the wave that the run is in was last seen not ready at the revision.
 	for _, c := range f.clusters {
 		p := after[c.name]
@@ -412,4 +417,26 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 		}
 	}
 	return nil
+}
+
+// provenBefore is how many clusters of the last wave with any that a run passed are ready for as long as the wave
+// soaks, and of how many.
+func (f *fleet) provenBefore(run *v1alpha1.RolloutRun, after map[string]*v1alpha1.ChildRollout) (proven, of int) {
+	for w := int(run.Wave) - 1; w >= 0 && of == 0; w-- {
+		soak := time.Duration(0)
+		if s := run.Terms.Waves[w].Soak; s != nil {
+			soak = s.Duration
+		}
+		for _, c := range f.clusters {
+			p := after[c.name]
+			has := p != nil && p.Revision == run.Revision
+			if waveOf(run.Terms.Waves, c) != w || (c.skip == run.Revision || c.elsewhere) && !has {
+				continue
+			}
+			if of++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() && f.now.Sub(p.Since.Time) >= soak {
+				proven++
+			}
+		}
+	}
+	return proven, of
 }

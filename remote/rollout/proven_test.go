@@ -40,6 +40,23 @@ func (s *story) result(name string, want v1alpha1.RolloutResult) {
 	}
 }
 
+// forget has nothing on record, of the Rollout and its clusters, nor known of these.
+func (s *story) forget() {
+	s.status = v1alpha1.RolloutStatus{}
+	for i := range s.facts.Clusters {
+		c := &s.facts.Clusters[i]
+		c.Pin, c.Known, c.Has, c.Ready = nil, false, nil, false
+	}
+}
+
+// tells has clusters tell what they have.
+func (s *story) tells(revision string, names ...string) {
+	for _, name := range names {
+		c := s.cluster(name)
+		c.Known, c.Has = true, &v1alpha1.RolloutRevision{Revision: revision}
+	}
+}
+
 // TestProven: what counts as the proof of a revision.
 func TestProven(t *testing.T) {
 	tellAll(t, []tale{
@@ -261,6 +278,52 @@ func TestProven(t *testing.T) {
 			if c := s.status.Clusters; c.Updated != 4 {
 				s.t.Fatalf("counted are %+v", c)
 			}
+		}},
+		{name: "is not asked yet", reason: "an agent that began a moment ago knows nothing of any cluster, and no wave passes with nobody, whoever approved the next", waves: approvedRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.forget()
+			s.commit(second)
+			s.approve("rest", second)
+			s.decide()
+			s.held("")
+			if run := s.status.Run; run.Wave != 0 || run.Unproven || s.last.RecheckAfter != time.Minute {
+				s.t.Fatalf("the run is %+v, and looked at after %s", run, s.last.RecheckAfter)
+			}
+			s.tells(first, "canary1", "rest1")
+			s.decide()
+			s.at(second, "canary1")
+			s.at(first, "rest1")
+		}},
+		{name: "tells after its wave passed", reason: "half of the wave is ready by now, and no person is needed for what nobody knew before", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.forget()
+			s.commit(second)
+			s.decide()
+			s.after(time.Minute)
+			s.decide()
+			s.after(30 * time.Minute)
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven)
+			s.tells(first, "canary1", "rest1")
+			s.decide()
+			s.at(second, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven)
+			s.after(s.last.RecheckAfter)
+			for range 30 { // the look that is on record is every minute
+				s.decide()
+				s.after(s.last.RecheckAfter)
+			}
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "was not proven when its wave passed, and went", reason: "nobody is left of the wave who could prove it", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.lose("canary1")
+			s.after(2 * time.Minute)
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven)
+			s.facts.Clusters = s.facts.Clusters[1:]
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven)
 		}},
 	})
 }

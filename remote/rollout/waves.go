@@ -136,8 +136,15 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 		return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded)
 	case d.skipped(m, r), m.refused(r), d.missed(m):
 		return false
-	case m.pin == nil && (!m.Known || d.rolls(m, r)):
-		return false // nothing is known of it yet, or it is left alone with nothing on record; it comes when that changes
+	case m.pin == nil && !m.Known:
+		// An agent that began a moment ago has asked nobody yet. One that does not tell for longer comes when it does.
+		left := d.until(counted(d.status.Run, d.status.Run.Since.Time), grace)
+		if left > 0 {
+			d.soon(left)
+		}
+		return left > 0
+	case m.pin == nil && d.rolls(m, r):
+		return false // it is left alone with nothing on record; it comes when that changes
 	case d.rolls(m, r):
 		return !m.is(v1alpha1.ResultDeferred) || m.pin.Reason != v1alpha1.ReasonRollingOut || d.until(counted(d.status.Run, m.pin.Since.Time), d.terms().Deadline.Duration) > 0
 	}
@@ -277,24 +284,30 @@ func (d *decision) proof(run *v1alpha1.RolloutRun, members []*member, soak time.
 	return p
 }
 
-// proven reports whether a run that passed all waves may end as good: what other clusters get
-// without waves from then on, and other environments too. At least one cluster has to be ready
-// at it, whoever approves; and half of the last wave that has any, or a person approves the end.
-func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
-	all, last := proof{}, proof{}
-	for i := range d.members {
+// passed is the proof of the last wave that the run passed and that has any clusters, and how many clusters of all
+// that it passed are ready, as of now.
+func (d *decision) passed(run *v1alpha1.RolloutRun) (last proof, ready int) {
+	for i := range d.members[:run.Wave] {
 		p := d.proof(run, d.members[i], soakOf(&run.Terms.Waves[i]))
 		if p.away > 0 {
 			d.soon(p.left)
 		}
-		if all.of, all.ready = all.of+p.of, all.ready+p.ready; p.of > 0 {
+		if ready += p.ready; p.of > 0 {
 			last = p
 		}
 	}
+	return last, ready
+}
+
+// proven reports whether a run that passed all waves may end as good: what other clusters get
+// without waves from then on, and other environments too. At least one cluster has to be ready
+// at it, whoever approves; and half of the last wave that has any, or a person approves the end.
+func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
+	last, ready := d.passed(run)
 	switch {
-	case all.ready == 0 && d.selectsNone():
+	case ready == 0 && d.selectsNone():
 		d.hold = d.nobody()
-	case all.ready == 0:
+	case ready == 0:
 		d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("no cluster is known to be ready at %s, so that the run waits for one: bring one back, push another commit, or cascade rollout abort %s", title(run.RolloutRevision), d.name)}
 	case run.Unproven && !last.holds() && !d.approved(run, End):
 		d.hold = Hold{v1alpha1.ReasonWaveUnproven, fmt.Sprintf("less than half of the clusters of the last wave are known to be ready at %s, so that the run waits for them, or for an approval: cascade approve rollout %s --wave %s",
@@ -363,6 +376,15 @@ func (d *decision) waitsFor() Hold {
 // mayBegin reports whether a wave may begin: a person approved it where one has to, and its
 // window is open.
 func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave) bool {
+	if run.Unproven {
+		// Who was away, or nobody knew, when the wave before passed may prove it since.
+		last, _ := d.passed(run)
+		left := d.unheard(run)
+		if left > 0 {
+			d.soon(left)
+		}
+		run.Unproven = last.of == 0 || !last.holds() || left > 0
+	}
 	if wave.Approval == v1alpha1.ApprovalRequired || run.Unproven {
 		if !d.approved(run, wave.Name) {
 			d.hold = awaits(d.name, run, wave)
