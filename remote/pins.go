@@ -110,29 +110,28 @@ func (s *seeding) moves() []v1alpha1.RolloutPinnedSource {
 	return slices.DeleteFunc(slices.Clone(s.governing.Objects()), func(o v1alpha1.RolloutPinnedSource) bool { return slices.Contains(s.notes.idle, o) })
 }
 
-// unpinned is an error if the child has a revision that came past its Rollout: a version that
-// knows no Rollouts was here, and sent the newest one to all children. To send what the pin says
-// would change all of them back at once, so that nothing is sent before the Rollout has taken what
-// is there for what the child has. A child that was restored from a backup has a record of then,
-// with its pin, and is brought back.
+// unpinned is an error if the child has what came past its Rollout: a version that knows no Rollouts
+// was here, and sent the newest one to all children, or this one had begun to before the Rollout
+// came. To send what the pin says would change all of them back at once, so that nothing is sent
+// before the Rollout has taken what is there for what the child has. A child that was restored from
+// a backup has a record of then, with its pin, and is brought back. entry says what the record does.
 func (s *seeding) unpinned(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) error {
 	if rec.Pinned != "" || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
 		return nil
 	}
-	has, pin, by, err := s.past(ctx, rec, entry)
+	has, pin, by, err := s.past(ctx, entry)
 	if entry.Past = by; by == "" {
 		return err
 	}
-	noteRecord(entry, rec)
-	return waitsBecause(v1alpha1.ReasonRolloutPending, "an agent of an earlier version brought %s, and not %s, which Rollout %s let this cluster have; nothing is pushed before the Rollout goes on from what is there", has, pin, by)
+	return waitsBecause(v1alpha1.ReasonRolloutPending, "%s was brought, and not %s, which Rollout %s let this cluster have: by an agent of an earlier version, or before the Rollout came; nothing is pushed before the Rollout goes on from what is there", has, pin, by)
 }
 
 // past is what the child has of the layer, or of an object of it, and what of its pin, if that came past the Rollout of the
 // pin; empty if it did not. Of objects the child's own agent tells.
-func (s *seeding) past(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string, err error) {
+func (s *seeding) past(ctx context.Context, entry *v1alpha1.ChildLayer) (has, pin, by string, err error) {
 	if s.pin != nil {
 		mover := s.governing.Layer(s.layer.Name)
-		is := v1alpha1.RolloutRevision{Revision: sentOf(rec, entry), Image: s.pin.Image}
+		is := v1alpha1.RolloutRevision{Revision: sentOf(entry), Image: s.pin.Image}
 		if is.Image != "" && s.layer.Spec.Agent != nil {
 			image, err := s.agentImage(ctx)
 			if err != nil {
@@ -163,16 +162,13 @@ func (s *seeding) past(ctx context.Context, rec *record.Record, entry *v1alpha1.
 	return "", "", "", nil
 }
 
-// sentOf is the revision that was sent last, perhaps in part. A later commit with the same content is
-// not written into the record: then the status has it.
-func sentOf(rec *record.Record, entry *v1alpha1.ChildLayer) string {
-	switch {
-	case rec.Attempted.Digest != rec.Applied.Digest:
-		return rec.Attempted.Revision
-	case entry.Digest == rec.Applied.Digest:
-		return entry.Revision
+// sentOf is the revision of a layer that was sent last, perhaps in part: for a Rollout that is what the child has, which
+// goes on with it until a run gives it another one. A later commit with the same content counts.
+func sentOf(entry *v1alpha1.ChildLayer) string {
+	if entry.LastAttemptedDigest != "" && entry.LastAttemptedDigest != entry.Digest {
+		return entry.LastAttemptedRevision
 	}
-	return rec.Applied.Revision
+	return entry.Revision
 }
 
 // imageOf is the image of the layer's agent in this child.

@@ -305,12 +305,12 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 	if err := s.behind(ctx, rec); err != nil {
 		return err
 	}
-	if err := s.unpinned(ctx, rec, entry); err != nil {
-		return err
-	}
 	ready := entry.Ready || unsent(entry.Reason)
 	if rec.Exists() || rec.Applied.Digest != "" {
 		noteRecord(entry, rec)
+	}
+	if err := s.unpinned(ctx, rec, entry); err != nil {
+		return err
 	}
 	if rec.InPlace(s.rendered.digest) {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy

@@ -217,7 +217,7 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 	// What an entry says of a child that this process has not asked yet is on record there.
 	c.Known = entry.Revision != "" || entry.Digest != "" || entry.Reason == v1alpha1.ReasonRolloutPending
 	if entry.Digest != "" || entry.Revision != "" {
-		c.Has = &v1alpha1.RolloutRevision{Revision: entry.Revision, Image: entry.AgentImage}
+		c.Has = &v1alpha1.RolloutRevision{Revision: sentOf(entry), Image: entry.AgentImage}
 		switch {
 		case entry.AgentImage != "" || m.image == "":
 		case pin != nil:
@@ -227,9 +227,7 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 			c.Known, c.Has = false, nil
 		}
 	}
-	if c.New, c.Unpinned = c.Known && c.Has == nil, pin != nil && entry.Past == pin.Name; c.Unpinned && c.Has != nil && entry.LastAttemptedDigest != entry.Digest {
-		c.Has.Revision = entry.LastAttemptedRevision // it has a part of that, and goes on with it
-	}
+	c.New, c.Unpinned = c.Known && c.Has == nil, pin != nil && entry.Past == pin.Name
 	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 

@@ -93,9 +93,9 @@ func TestUnpinned(t *testing.T) {
 				rec.Attempted = tc.part
 			}
 			has := v1alpha1.RolloutRevision{Revision: "r2", Image: *s.installed}
-			brought := "brought revision r2, and not r1"
+			brought := "revision r2 was brought, and not r1, "
 			if tc.has.Revision == pin.Revision && tc.part.Digest == "" {
-				has.Revision, brought = pin.Revision, "brought the agent cascade:v1, and not cascade:v2"
+				has.Revision, brought = pin.Revision, "the agent cascade:v1 was brought, and not cascade:v2, "
 			}
 			err := s.look(t.Context(), rec, entry)
 			s.notes = &layerNotes{}
@@ -118,6 +118,31 @@ func TestUnpinned(t *testing.T) {
 				t.Errorf("the record of what is sent says %q of the pin", s.let())
 			}
 		})
+	}
+}
+
+// TestTakenInPart: a new Rollout takes what was sent last for what a child has, also where the child did not take all
+// of it: nothing else is brought without a run, and the agent began nothing past the Rollout.
+func TestTakenInPart(t *testing.T) {
+	base := rolloutNamed("base", movesLayer("base"))
+	f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+	f.children.Now = func() time.Time { return start.Time }
+	s := f.on(0)
+	s.notes, s.governing = &layerNotes{}, rollout.Governing{base}
+	s.run.notes = &notes{began: start.Time}
+	entry := &v1alpha1.ChildLayer{Name: "base", Reason: v1alpha1.ReasonRolloutPending, Revision: "r1", Digest: "sha256:of-r1", LastAttemptedRevision: "r2", LastAttemptedDigest: "sha256:of-r2"}
+	s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
+	has := (&moved{layer: f.layer}).cluster(base, s.child, nil).Has
+	if has == nil || *has != (v1alpha1.RolloutRevision{Revision: "r2"}) {
+		t.Fatalf("it has %+v, want what was sent last", has)
+	}
+	pin := pinTo("base", has.Revision, "")
+	pin.Run, pin.Had, pin.Result = 0, has, v1alpha1.ResultUnproven
+	s.child.Status.Rollouts, s.pin = []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
+	s.snapshot, s.rendered = &source.Snapshot{Revision: "r2"}, &rendered{digest: "sha256:of-r2"}
+	rec := &record.Record{Layer: s.key(), Applied: record.State{Revision: "r1", Digest: "sha256:of-r1"}, Attempted: record.State{Revision: "r2", Digest: "sha256:of-r2"}}
+	if err := s.look(t.Context(), rec, entry); err != nil || entry.Past != "" {
+		t.Errorf("look() = %v, and the status says %+v", err, entry)
 	}
 }
 
@@ -216,7 +241,7 @@ func TestUnpinnedObject(t *testing.T) {
 			state := record.State{Revision: "r1", Digest: "sha256:a"}
 			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: "r2", Digest: "sha256:a"}
 			err := s.look(t.Context(), &record.Record{Layer: s.key(), Attempted: state, Applied: state, Pinned: tc.pinned}, entry)
-			if isWaitingError(err) != tc.waits || entry.Past != map[bool]string{true: "services"}[tc.waits] || tc.waits && (entry.Revision != "r2" || !strings.Contains(err.Error(), "brought revision "+commitTwo+", and not "+commitOne)) {
+			if isWaitingError(err) != tc.waits || entry.Past != map[bool]string{true: "services"}[tc.waits] || tc.waits && (entry.Revision != "r2" || !strings.Contains(err.Error(), "revision "+commitTwo+" was brought, and not "+commitOne+", ")) {
 				t.Errorf("%s: %v, and the status says %+v; want it to wait: %t", tc.reason, err, entry, tc.waits)
 			}
 			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}

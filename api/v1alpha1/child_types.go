@@ -187,9 +187,9 @@ type ChildLayer struct {
 	// installs the agent.
 	// +optional
 	AgentImage string `json:"agentImage,omitempty"`
-	// Past names the Rollout past which a version that knows no Rollouts applied the layer, or an
-	// object in it, as the last run found. Nothing is pushed before the Rollout goes on from what is
-	// there.
+	// Past names the Rollout past which the layer, or an object in it, was applied, as the last run
+	// found: by a version that knows no Rollouts, or before the Rollout came. Nothing is pushed
+	// before the Rollout goes on from what is there.
 	// +optional
 	Past string `json:"past,omitempty"`
 	// Objects that the layer answers for in this child.

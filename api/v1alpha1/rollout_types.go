@@ -584,8 +584,8 @@ type ChildRollout struct {
 	UID types.UID `json:"uid,omitempty"`
 	// Run in which the child got the revision; of one that is past, the run that it got past.
 	Run int64 `json:"run"`
-	// Past: a version that knows no Rollouts brought the revision to the child, past the Rollout. It
-	// stays until a run gives the child another one.
+	// Past: the child got the revision past the Rollout: from a version that knows no Rollouts, or
+	// before the Rollout came. It stays until a run gives the child another one.
 	// +optional
 	Past bool `json:"past,omitempty"`
 	// Had is what the child had when it got the revision. What it has is either of both, unless a

@@ -66,7 +66,7 @@ func (d *decision) begin() {
 	if d.facts.Unread && d.overtaken() {
 		// What was brought past it may be the newest revision: to take that back changes a cluster twice.
 		if d.hold = d.upstream; d.hold.Reason == "" {
-			d.hold = Hold{v1alpha1.ReasonSourceNotReady, "an agent of an earlier version brought another revision to some clusters: none begins before it is known which one is the newest"}
+			d.hold = Hold{v1alpha1.ReasonSourceNotReady, "some clusters got another revision past the Rollout: none begins before it is known which one is the newest"}
 		}
 		return
 	}

@@ -25,7 +25,7 @@ type Cluster struct {
 	// New: it certainly has nothing, as no layer that could bring it was ever in place, or its agent
 	// tells all that it has. One that is known to have nothing otherwise may only not tell.
 	New bool
-	// Unpinned: a version that knows no Rollouts brought what it has.
+	// Unpinned: what it has was brought without the Rollout, as by a version that knows none.
 	Unpinned bool
 	// Unreachable is since when the cluster cannot be reached; zero if it can.
 	Unreachable time.Time
