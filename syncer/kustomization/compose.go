@@ -82,7 +82,7 @@ func (r *Reconciler) pins(ctx context.Context, run *run) *end {
 		return r.misconfigured(run, v1alpha1.ReasonInvalidSpec, errors.New("a Rollout moves this Kustomization, and spec.kubeConfig applies it to another cluster, "+
 			"of whose Clusters this tier has no Children; delete the Rollout, or declare it in that cluster"))
 	}
-	if run.governed.past() && cutOff(run.Obj) {
+	if run.governed.past() && run.governed.cutOff {
 		// What becomes of this reconcile says that no more.
 		of := run.Obj.Status.LastAttemptedRevision
 		status.RecordAttempt(&run.Obj.Status.History, status.Attempt{Digest: digest.Of(of).String(), Status: meta.ProgressingReason, At: run.start, Revision: of})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
@@ -202,9 +203,10 @@ func TestUnpinned(t *testing.T) {
 		// recorded is what the last attempt that was recorded tried, if that is not what was applied, and rolling
 		// what is being applied since.
 		recorded, rolling string
-		// adopted: the Cluster was taken in with its pin, and past: it came past the Rollout before.
-		adopted, past bool
-		want          bool
+		// adopted: the Cluster was taken in with its pin, and past: it came past the Rollout before. ours: this process
+		// applies r2, and waits for its first objects.
+		adopted, past, ours bool
+		want                bool
 	}{
 		"Unfinished":    {reason: "an earlier version applied the newest, and it does not get healthy", result: v1alpha1.ResultSucceeded, applied: r1, recorded: r2, want: true},
 		"CutOff":        {reason: "it ended while it waited for what it applied", result: v1alpha1.ResultSucceeded, applied: r1, rolling: r2, heeded: true, want: true},
@@ -212,6 +214,7 @@ func TestUnpinned(t *testing.T) {
 		"CutOffMarked":  {reason: "this version ended in between", result: v1alpha1.ResultSucceeded, applied: r1, mark: r1, rolling: r2, heeded: true},
 		"Taken":         {reason: "this version ended in between, after the Rollout had taken what was there", result: v1alpha1.ResultSucceeded, applied: r1, rolling: r2, past: true},
 		"AdoptedEarly":  {reason: "the Rollout came while something was applied, which all Clusters are not known to have", result: v1alpha1.ResultSucceeded, applied: r1, recorded: r2, rolling: r3, adopted: true},
+		"OwnStage":      {reason: "it was created without a pin, and not applied with one yet", result: v1alpha1.ResultSucceeded, applied: r1, heeded: true, had: &v1alpha1.RolloutRevision{Revision: r1}, ours: true},
 		"Mended":        {reason: "it failed at its pin, and has what mended that", result: v1alpha1.ResultFailed, applied: r2, had: &v1alpha1.RolloutRevision{Revision: "main@sha1:0"}, want: true},
 		"Earlier":       {reason: "it has no mark, and another revision was applied", result: v1alpha1.ResultSucceeded, applied: r2, want: true},
 		"Degraded":      {reason: "it was ready at its pin once", result: v1alpha1.ResultDegraded, applied: r2, want: true},
@@ -254,11 +257,17 @@ func TestUnpinned(t *testing.T) {
 					status.MarkProgressing(k, "Running health checks")
 				}
 			})
+			if tc.ours {
+				if end := s.composes(t, fleetOf(t, r2, "a=v1.36.0"), fleetOf(t, r1, "a=v1.35.0")); end != nil {
+					t.Fatalf("%s: it ended as %+v", tc.reason, end)
+				}
+				s.awaitStage(t.Context(), s.run, &apply.WaitError{})
+			}
 			for round := range 2 { // what the first one wrote makes the second one no other
 				if end := s.composes(t, fleetOf(t, r3, "a=v1.36.0"), fleetOf(t, r1, "a=v1.35.0")); end != nil {
 					t.Fatalf("%s: it ended as %+v", tc.reason, end)
 				}
-				if held, want := s.composed.held[types.NamespacedName{Namespace: "apps", Name: "a"}], tc.want; (held.reason == v1alpha1.ReasonRolloutPending) != want || want && !strings.Contains(held.why, "applied revision "+r2+", and not "+r1) {
+				if held, want := s.composed.held[types.NamespacedName{Namespace: "apps", Name: "a"}], tc.want; (held.reason == v1alpha1.ReasonRolloutPending) != want || want && !strings.Contains(held.why, "revision "+r2+" was applied of it, and not "+r1+", ") {
 					t.Errorf("%s: round %d: it is held for %+v", tc.reason, round, held)
 				}
 				if changes := strings.Contains(s.applies(), "Cluster/a"); changes == tc.want {

@@ -43,8 +43,10 @@ type governed struct {
 	pins map[types.NamespacedName]compose.Pin
 	// held Clusters keep what is in place.
 	held map[types.NamespacedName]hold
-	// unpinned are those among them that have what a version that knows no Rollouts applied, with its revision.
+	// unpinned are those among them that have what was applied past their Rollout, with its revision. cutOff: another
+	// process was applying that, and ended.
 	unpinned map[types.NamespacedName]string
+	cutOff   bool
 	releases compose.Releases
 	// marked are HelmReleases that say which revision a Rollout let them have.
 	marked map[types.NamespacedName]bool
@@ -99,6 +101,7 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	if good := rollouts[0].Status.LastGood; good != nil {
 		g.good = good.Revision
 	}
+	g.cutOff = cutOff(obj) && !r.known.sofar(client.ObjectKeyFromObject(obj)).hasAttempted(obj.Status.LastAttemptedRevision)
 	for i := range children.Items {
 		child := &children.Items[i]
 		name := types.NamespacedName{Namespace: child.Namespace, Name: child.Name}
@@ -116,10 +119,10 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 			continue
 		}
 		pin := rollout.OnRecord(child, mover)
-		if has := unheeded(obj, pin); has != "" && r.unpinned(name, pin, has, g) {
+		if has := g.unheeded(obj, pin); has != "" && r.unpinned(name, pin, has, g) {
 			delete(g.pins, name)
 			g.unpinned[name] = has
-			g.held[name] = hold{v1alpha1.ReasonRolloutPending, fmt.Sprintf("an agent of an earlier version applied revision %s, and not %s, which Rollout %s let it have; it stays there until the Rollout goes on from that",
+			g.held[name] = hold{v1alpha1.ReasonRolloutPending, fmt.Sprintf("revision %s was applied of it, and not %s, which Rollout %s let it have: by an agent of an earlier version, or before the Rollout came; it stays there until the Rollout goes on from that",
 				has, pin.Revision, mover.Name)}
 		}
 	}
@@ -137,7 +140,7 @@ func (g *governed) past() bool { return g != nil && len(g.unpinned) > 0 }
 // unheeded is the revision that was applied last of all Clusters, perhaps in part, by who heeded no Rollouts;
 // empty if Rollouts were heeded. Before a run gave a Cluster its pin, what was applied without them is no
 // older version's: of that all counts that was applied completely, which is what the Cluster was taken in with.
-func unheeded(obj *kustomizev1.Kustomization, pin *v1alpha1.ChildRollout) string {
+func (g *governed) unheeded(obj *kustomizev1.Kustomization, pin *v1alpha1.ChildRollout) string {
 	s := &obj.Status
 	latest := s.History.Latest()
 	switch {
@@ -146,7 +149,7 @@ func unheeded(obj *kustomizev1.Kustomization, pin *v1alpha1.ChildRollout) string
 			return ""
 		}
 		return s.LastAppliedRevision
-	case cutOff(obj) && !pin.Past:
+	case g.cutOff && !pin.Past:
 		return s.LastAttemptedRevision
 	case status.HeededRollouts(s.History):
 		return ""
@@ -154,8 +157,8 @@ func unheeded(obj *kustomizev1.Kustomization, pin *v1alpha1.ChildRollout) string
 	return status.RevisionOf(latest)
 }
 
-// cutOff reports whether an attempt ended with its process, before anything was recorded of it: while objects of another
-// revision than that of the last one were applied, or waited for. That one was complete, if Rollouts were heeded in it:
+// cutOff reports whether nothing is recorded of an attempt that has begun, while objects of another revision than that of
+// the last one are applied, or waited for: it ended with its process, unless that is this one. The last one was complete, if Rollouts were heeded in it:
 // each Cluster that had its pin has it since.
 func cutOff(obj *kustomizev1.Kustomization) bool {
 	s := &obj.Status

@@ -45,6 +45,8 @@ type progress struct {
 	refused *refused
 	// sweep is when everything is verified again.
 	sweep time.Time
+	// attempted is the revision that this process applies, or applied last.
+	attempted string
 	// stage is since when an early stage is waited for.
 	stage time.Time
 	wait  *healthWait
@@ -403,6 +405,24 @@ func (p *progress) sweepDue(now time.Time) bool {
 	}
 	p.sweep = time.Time{}
 	return true
+}
+
+// attempts notes that this process is about to apply a revision.
+func (p *progress) attempts(revision string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.attempted = revision
+}
+
+// hasAttempted reports whether this process applies a revision, or applied it last. It is false for a
+// Kustomization of which nothing is known.
+func (p *progress) hasAttempted(revision string) bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.attempted == revision
 }
 
 // stageSince is since when an early stage is waited for.

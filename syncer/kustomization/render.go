@@ -24,6 +24,7 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	}
 	if !run.governed.past() {
 		obj.Status.LastAttemptedRevision = run.snapshot.Revision
+		run.known.attempts(run.snapshot.Revision)
 	}
 	run.target = target.Of(obj, r.Targets.ServiceAccount)
 	if r.stands(run) {
