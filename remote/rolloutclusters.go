@@ -33,8 +33,8 @@ type Composition interface {
 	// Applied is the revision that all of a Cluster was applied at last; empty if that is not
 	// known.
 	Applied(cluster types.NamespacedName) string
-	// Unpinned reports whether a version that knows no Rollouts applied that, past the Cluster's
-	// pin. Nothing else is applied of such a Cluster before its Rollout has taken it for what it has.
+	// Unpinned reports whether that was applied past the Cluster's pin, as by a version that knows no
+	// Rollouts. Nothing else is applied of such a Cluster before its Rollout has taken it for what it has.
 	Unpinned(cluster types.NamespacedName) bool
 	// Built reports whether it is known what a revision declares.
 	Built(revision string) bool

@@ -44,7 +44,7 @@ type composition struct {
 	versions map[string]map[types.NamespacedName]string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
-	// unpinned Clusters have what a version that knows no Rollouts applied, with its revision.
+	// unpinned Clusters have what was applied past their Rollout, with its revision.
 	unpinned map[types.NamespacedName]string
 	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
 	releases map[types.NamespacedName][]types.NamespacedName
@@ -114,7 +114,7 @@ func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.sta
 // known.
 func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
 
-// Unpinned reports whether a version that knows no Rollouts applied that, past the Cluster's pin.
+// Unpinned reports whether that was applied past the Cluster's pin, as by a version that knows no Rollouts.
 func (c *Composition) Unpinned(cluster types.NamespacedName) bool {
 	return c.state.unpinned[cluster] != ""
 }

@@ -133,7 +133,7 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	return g, nil
 }
 
-// past reports whether Clusters have what a version that knows no Rollouts applied. What the status says of its
+// past reports whether Clusters have what was applied past their Rollout. What the status says of its
 // attempts stays until their Rollout has taken that for what they have: it is all that tells.
 func (g *governed) past() bool { return g != nil && len(g.unpinned) > 0 }
 
