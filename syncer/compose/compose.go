@@ -78,10 +78,11 @@ type Composition struct {
 	Kept []inventory.Entry
 }
 
-// choice is a rendering that has a say in what an object is.
+// choice is a rendering that has a say in what an object is, and where it has that.
 type choice struct {
 	from *Rendering
 	run  int64
+	at   int
 }
 
 // Compose decides what of the renderings is applied.
@@ -112,7 +113,7 @@ type composer struct {
 	// chosen has the rendering of each object that one was found for.
 	chosen map[string]choice
 	// kept are objects that stay as they are, if they are there; known are those that any
-	// rendering has, owned those of the inventory.
+	// rendering has, as it has them, owned those of the inventory.
 	kept, known, owned map[string]bool
 	// holds: some Cluster is held.
 	holds bool
@@ -130,17 +131,28 @@ func (c *composer) renderings() []*Rendering {
 	return list
 }
 
+// idOf is the id that an object of a rendering has in the inventory. Where kustomize sets a namespace,
+// each custom resource has it in the rendering, also those whose kind has none, as identities.
+func (c *composer) idOf(u *unstructured.Unstructured) string {
+	e := inventory.Of(u)
+	root := e
+	if root.Namespace = ""; c.owned[root.ID()] {
+		return root.ID()
+	}
+	return e.ID()
+}
+
 // choose takes in what one rendering says.
 func (c *composer) choose(r *Rendering) {
 	for i, u := range r.objects {
-		id := inventory.Of(u).ID()
-		c.known[id] = true
-		if c.Waiting[id] {
+		id := c.idOf(u)
+		c.known[inventory.Of(u).ID()] = true
+		if c.Waiting[inventory.Of(u).ID()] {
 			c.kept[id] = true
 			continue
 		}
 		if len(r.of[i]) == 0 && r == c.Newest {
-			c.offer(id, choice{from: r, run: math.MaxInt64})
+			c.offer(id, choice{from: r, run: math.MaxInt64, at: i})
 		}
 		for _, cluster := range r.of[i] {
 			from, run := c.At(cluster)
@@ -148,7 +160,7 @@ func (c *composer) choose(r *Rendering) {
 			case nil:
 				c.kept[id] = true
 			case r:
-				c.offer(id, choice{from: r, run: run})
+				c.offer(id, choice{from: r, run: run, at: i})
 			}
 		}
 	}
@@ -179,14 +191,14 @@ func (c *composer) namespaces(renderings []*Rendering) {
 	for _, r := range renderings[1:] {
 		inhabited := map[string]bool{}
 		for _, u := range r.objects {
-			if c.chosen[inventory.Of(u).ID()].from == r {
+			if c.chosen[c.idOf(u)].from == r {
 				inhabited[u.GetNamespace()] = true
 			}
 		}
-		for _, u := range r.objects {
+		for i, u := range r.objects {
 			e := inventory.Of(u)
 			if _, declared := c.chosen[e.ID()]; isNamespace(e) && inhabited[e.Name] && !declared {
-				c.chosen[e.ID()] = choice{from: r}
+				c.chosen[e.ID()] = choice{from: r, at: i}
 			}
 		}
 	}
@@ -201,14 +213,14 @@ func (c *composer) inOrder(renderings []*Rendering) []*unstructured.Unstructured
 	placed := make(map[string]bool, len(c.chosen))
 	for _, r := range renderings {
 		for _, u := range r.objects {
-			id := inventory.Of(u).ID()
+			id := c.idOf(u)
 			chosen, ok := c.chosen[id]
 			if !ok || placed[id] || c.kept[id] && c.owned[id] || r != c.Newest && chosen.from != r {
 				continue
 			}
 			placed[id] = true
 			if chosen.from != c.Newest {
-				u = chosen.from.objects[chosen.from.at[id]].DeepCopy()
+				u = chosen.from.objects[chosen.at].DeepCopy()
 			}
 			objects = append(objects, u)
 		}
@@ -220,7 +232,7 @@ func (c *composer) inOrder(renderings []*Rendering) []*unstructured.Unstructured
 func (c *composer) keep(applied []*unstructured.Unstructured) []inventory.Entry {
 	is := make(map[string]bool, len(applied))
 	for _, u := range applied {
-		is[inventory.Of(u).ID()] = true
+		is[c.idOf(u)] = true
 	}
 	var kept []inventory.Entry
 	inhabited := map[string]bool{}

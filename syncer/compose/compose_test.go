@@ -129,6 +129,13 @@ func TestCompose(t *testing.T) {
 	classy := func(name, value string) string {
 		return fmt.Sprintf("{%skind: Cluster, metadata: {name: %s, annotations: {value: %q}}, spec: {topology: {classRef: {name: big}}}}", core, name, value)
 	}
+	identity := func(namespace, value string) string {
+		return fmt.Sprintf("{%skind: AWSClusterRoleIdentity, metadata: {name: role, namespace: %s, annotations: {value: %q}}}", infra, namespace, value)
+	}
+	identified := func(name, value string) string {
+		return fmt.Sprintf("{%skind: AWSCluster, metadata: {name: %s, labels: {cluster.x-k8s.io/cluster-name: %s}, annotations: {value: %q}}, spec: {identityRef: {kind: AWSClusterRoleIdentity, name: role}}}",
+			infra, name, name, value)
+	}
 	past := func(revision string, run int64) Pin {
 		return PinOf(&v1alpha1.ChildRollout{RolloutRevision: v1alpha1.RolloutRevision{Revision: revision}, Run: run, Past: true})
 	}
@@ -248,6 +255,18 @@ func TestCompose(t *testing.T) {
 			pins: map[string]Pin{"a": {"r2", 2}}, held: []string{"b"},
 			want: "ClusterClass/big 2, Cluster/a 2",
 		},
+		"HeldSharedRoot": {
+			reason: "also what has no namespace in the cluster, and one in what kustomize renders",
+			r2:     []string{identity("fleet", "2"), identified("a", "2"), identified("b", "2")},
+			pins:   map[string]Pin{"a": {"r2", 2}}, held: []string{"b"}, owned: []string{"AWSClusterRoleIdentity/role", "Cluster/b", "AWSCluster/b"},
+			want: "AWSCluster/a 2", kept: "AWSClusterRoleIdentity/role, Cluster/b, AWSCluster/b",
+		},
+		"SharedRoot": {
+			reason: "of two revisions with other namespaces the one that is behind", r2: []string{identity("other", "2"), identified("a", "2")},
+			r1:   []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: first}}", identity("fleet", "1"), identified("b", "1")},
+			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 1}}, owned: []string{"AWSClusterRoleIdentity/role"},
+			want: "AWSClusterRoleIdentity/role 1, AWSCluster/a 2, AWSCluster/b 1",
+		},
 		"Missing": {
 			reason: "a revision that is not there is none of the others", r2: all("2", "a", "b"),
 			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r9", 1}}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b", "AWSMachineTemplate/b-1"},
@@ -315,7 +334,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// owned is an entry of namespace fleet.
+// owned is an entry of namespace fleet, unless its kind has none.
 func owned(text string) inventory.Entry {
 	kind, name, _ := strings.Cut(text, "/")
 	e := inventory.Entry{Namespace: "fleet", Kind: kind, Name: name}
@@ -324,6 +343,8 @@ func owned(text string) inventory.Entry {
 		e.Group, e.Version = "cluster.x-k8s.io", "v1beta2"
 	case "AWSCluster", "AWSMachineTemplate":
 		e.Group, e.Version = "infrastructure.cluster.x-k8s.io", "v1beta2"
+	case "AWSClusterRoleIdentity":
+		e.Namespace, e.Group, e.Version = "", "infrastructure.cluster.x-k8s.io", "v1beta2"
 	case "ConfigMap":
 		e.Version = "v1"
 	}
@@ -451,13 +472,18 @@ func TestInvariants(t *testing.T) {
 		// Nothing in place of a Cluster that is held is given up.
 		for _, e := range w.facts.Owned {
 			for _, r := range w.all {
-				i, ok := r.at[e.ID()]
-				if ok && slices.ContainsFunc(r.of[i], func(c types.NamespacedName) bool { return w.rendering(c) == nil }) && !kept[e.ID()] {
+				i := r.index(e.ID())
+				if i >= 0 && slices.ContainsFunc(r.of[i], func(c types.NamespacedName) bool { return w.rendering(c) == nil }) && !kept[e.ID()] {
 					t.Fatalf("seed %d: %s may be of a Cluster that is held, and is not kept", seed, e)
 				}
 			}
 		}
 	}
+}
+
+// index of an object in a rendering, -1 if that does not have it.
+func (r *Rendering) index(id string) int {
+	return slices.IndexFunc(r.objects, func(u *unstructured.Unstructured) bool { return inventory.Of(u).ID() == id })
 }
 
 // checkOrigins: each object is of a revision that a Cluster which it belongs to may have,
@@ -466,7 +492,7 @@ func (w world) checkOrigins(t *testing.T, seed uint64, got Composition) {
 	t.Helper()
 	for _, u := range got.Objects {
 		from := w.all[u.GetAnnotations()["value"]]
-		of := from.of[from.at[inventory.Of(u).ID()]]
+		of := from.of[from.index(inventory.Of(u).ID())]
 		entitled := slices.ContainsFunc(of, func(c types.NamespacedName) bool { return w.rendering(c) == from })
 		if !entitled && (len(of) > 0 || from != w.facts.Newest) {
 			t.Fatalf("seed %d: %s/%s is of %s, which none of %v may have", seed, u.GetKind(), u.GetName(), from.Revision, of)

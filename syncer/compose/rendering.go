@@ -44,21 +44,19 @@ func (r Releases) Add(h *helmv2.HelmRelease) {
 type Rendering struct {
 	Revision string
 	objects  []*unstructured.Unstructured
-	// of are the Clusters of each object, sorted; at has the objects by their ids.
+	// of are the Clusters of each object, sorted.
 	of [][]types.NamespacedName
-	at map[string]int
 }
 
 // Read finds out what belongs to which Cluster: by label, spec.clusterName and owner; a
 // HelmRelease to the Clusters that it makes; and whatever these refer to, such as control
 // planes, templates, classes, identities and values.
 func Read(revision string, objects []*unstructured.Unstructured, releases Releases) *Rendering {
-	r := &Rendering{Revision: revision, objects: objects, at: make(map[string]int, len(objects))}
+	r := &Rendering{Revision: revision, objects: objects}
 	sets := make([]map[types.NamespacedName]bool, len(objects))
 	byRef := make(map[clusterapi.Reference]int, len(objects))
 	refs := make([][]clusterapi.Reference, len(objects))
 	for i, u := range objects {
-		r.at[inventory.Of(u).ID()] = i
 		byRef[clusterapi.Named(u.GetNamespace(), u.GetKind(), u.GetName())] = i
 		refs[i] = referencesOf(u)
 		sets[i] = map[types.NamespacedName]bool{}
