@@ -45,15 +45,6 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	if err != nil {
 		return refuse(err)
 	}
-	// Nothing is recorded of our own cluster. That this very process applied to it is
-	// known to be of the time before spec.kubeConfig was set, and so is the inventory. To
-	// leave may take longer than this process is there, so it is recorded now.
-	if recorded == nil && len(r.Memo.Owned(run.name())) > 0 {
-		recorded = &target.Ref{User: run.target.User, Cluster: local.Cluster}
-		if err := r.recordTarget(ctx, run, *recorded); err != nil {
-			return &end{err: err}
-		}
-	}
 	if run.target.Local() {
 		run.memo = r.Memo
 	} else if err := run.cluster.Answers(ctx, r.Now()); err != nil {
@@ -86,10 +77,30 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	if recorded != nil && recorded.Local() && !run.target.Local() {
 		r.Memo.Forget(run.name()) // what happens to it there is no drift of what is applied now
 	}
-	if err := r.recordTarget(ctx, run, run.target.Record(recorded)); err != nil {
+	about := ""
+	if !run.target.Local() {
+		about = run.target.Record(recorded).Encode()
+	}
+	if err := r.recordTarget(ctx, run, about); err != nil {
 		return &end{err: err}
 	}
 	return nil
+}
+
+// recordOwn writes down that the inventory of an object which has a kubeconfig by now is about
+// our own cluster, of which nothing is on record. That this very process applied to it is known
+// to be of the time before the kubeconfig was set. The next process does not know, and the
+// object may be deleted, suspended, or unable to be built for longer than this one is there.
+func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
+	ref := target.Of(run.Obj, r.Targets.ServiceAccount)
+	if ref.Local() || run.Obj.Annotations[target.Annotation] != "" || len(r.Memo.Owned(run.name())) == 0 {
+		return nil
+	}
+	own, err := r.Targets.Identify(ctx, run.Obj.Namespace, target.Ref{})
+	if err != nil {
+		return err
+	}
+	return r.recordTarget(ctx, run, target.Ref{User: ref.User, Cluster: own.Cluster}.Encode())
 }
 
 // recordedTarget reads the annotation, which whoever may write the object can
@@ -108,18 +119,19 @@ func (r *Reconciler) recordedTarget(obj *kustomizev1.Kustomization, text string)
 	return ref, nil
 }
 
-// recordTarget writes down what the inventory is about, ahead of applying.
-func (r *Reconciler) recordTarget(ctx context.Context, run *run, about target.Ref) error {
-	switch want := about.Encode(); {
-	case run.target.Local() && run.Obj.Annotations[target.Annotation] == "", !run.target.Local() && run.Obj.Annotations[target.Annotation] == want:
+// recordTarget writes down what the inventory is about, ahead of applying; nothing of our own
+// cluster, unless that is being left.
+func (r *Reconciler) recordTarget(ctx context.Context, run *run, about string) error {
+	switch {
+	case run.Obj.Annotations[target.Annotation] == about:
 		return nil
-	case run.target.Local():
+	case about == "":
 		delete(run.Obj.Annotations, target.Annotation)
 	default:
 		if run.Obj.Annotations == nil {
 			run.Obj.Annotations = map[string]string{}
 		}
-		run.Obj.Annotations[target.Annotation] = want
+		run.Obj.Annotations[target.Annotation] = about
 	}
 	if err := run.WriteMetadata(ctx); err != nil {
 		return fmt.Errorf("cannot record target of Kustomization %s: %w", run.name(), err)

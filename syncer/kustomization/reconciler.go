@@ -166,6 +166,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
 	run := newRun(r.store.Record(obj), r.known.of(req.NamespacedName), r.Now())
+	if err := r.recordOwn(ctx, run); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
 		r.keepRights(run)

@@ -818,6 +818,9 @@ func TestAimElsewhere(t *testing.T) {
 				return s.cluster
 			}
 			s.appliedHere(a)
+			if err := s.recordOwn(t.Context(), s.run); err != nil {
+				t.Fatal(err)
+			}
 			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
 			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), want{goes: true, events: tc.events})
 			if prunes := s.options(t.Context(), s.run, nil, nil).Prune; prunes == (tc.uid == "") {
@@ -857,6 +860,9 @@ func TestAimElsewhereHeld(t *testing.T) {
 		s.dials()
 		if process == "the one that applied it" {
 			s.appliedHere(owned[0])
+			if err := s.recordOwn(t.Context(), s.run); err != nil {
+				t.Fatal(err)
+			}
 		}
 		s.cluster.remove = func(apply.Options) (apply.Result, error) {
 			return apply.Result{Changes: ssa.NewChangeSet(), Inventory: owned, Plan: inventory.Plan{Protected: owned}}, nil
@@ -878,6 +884,50 @@ func TestAimElsewhereHeld(t *testing.T) {
 	s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
 	if end := s.Reconciler.aim(t.Context(), s.run); end != nil || len(s.cluster.owned) > 0 || s.Obj.Annotations[target.Annotation] != "" {
 		t.Errorf("taken back: it ends as %+v, removes %v, and has on record %s", end, s.cluster.owned, s.Obj.Annotations[target.Annotation])
+	}
+}
+
+// TestElsewhereUnapplied: what a Kustomization has in our own cluster is known to be here after it
+// was given a kubeconfig, also where nothing was applied by that before it was deleted or the
+// process ended.
+func TestElsewhereUnapplied(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*kustomizev1.Kustomization)
+	}{
+		"Deleted":   {"the next commit took it out", func(k *kustomizev1.Kustomization) { k.DeletionTimestamp = &metav1.Time{Time: noon} }},
+		"NoSource":  {"nothing was fetched yet", func(*kustomizev1.Kustomization) {}},
+		"Suspended": {"it was suspended with the same commit", func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+				k.Finalizers = append(k.Finalizers, "somebody/else")
+				k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+				tc.change(k)
+			}), clusterServer(t, "there"))
+			s.dials()
+			s.appliedHere(entry("a"))
+			var at []*apply.Cluster
+			s.applier = func(c *apply.Cluster, _ apply.Owner, _ *memo.Memo) applier {
+				at = append(at, c)
+				return s.cluster
+			}
+			s.cluster.remove = func(apply.Options) (apply.Result, error) { return apply.Result{Changes: ssa.NewChangeSet()}, nil }
+			if _, err := s.Reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.name()}); err != nil {
+				t.Fatal(err)
+			}
+			if deletes := name == "Deleted"; deletes != (len(at) > 0) || deletes && at[0] != s.Targets.Local {
+				t.Errorf("%s: it is pruned in %v, want our own cluster alone, %p", tc.reason, at, s.Targets.Local)
+			}
+			obj := &kustomizev1.Kustomization{}
+			if err := s.client.Get(t.Context(), s.name(), obj); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := obj.Annotations[target.Annotation], (target.Ref{Cluster: "here"}).Encode(); got != want {
+				t.Errorf("%s: on record is %q, want %q", tc.reason, got, want)
+			}
+		})
 	}
 }
 
