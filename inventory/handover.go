@@ -18,6 +18,13 @@ import (
 // not apply to protected objects that are known to be declared, which are kept as long as they are.
 const HandOverBound = 10 * time.Minute
 
+// Of HandOverBound, handOverLeft is left at least when a process looks first, and time after
+// handOverSeen in which it does not look is no part.
+const (
+	handOverLeft = 5 * time.Minute
+	handOverSeen = time.Minute
+)
+
 // handsOver reports whether what was read about an object makes it one that another
 // owner is to take over.
 func (l Live) handsOver() bool {
@@ -66,6 +73,40 @@ func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alph
 		record.Since = before.Since
 	}
 	return record
+}
+
+// Seen is what a process has seen of the objects that an owner keeps for others. It is not safe for
+// concurrent use; the zero value has seen nothing.
+type Seen struct {
+	looked time.Time
+	record *v1alpha1.HandOver
+}
+
+// Look returns the record of what an owner keeps for others, as it is by now. Time in which nobody
+// looked is taken out: no agent ran, or the owner was suspended, perhaps with those that are to take
+// the objects, or the clock of the agent that wrote the record was another one.
+func (s *Seen) Look(record *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	first, unseen := s.looked.IsZero(), now.Sub(s.looked)-handOverSeen
+	before := s.record
+	s.looked, s.record = now, nil
+	if record == nil {
+		return nil
+	}
+	since := record.Since.Time
+	if before != nil && before.Hash == record.Hash && before.Since.After(since) {
+		since = before.Since.Time // it could not be written
+	}
+	switch least := now.Add(handOverLeft - HandOverBound); {
+	case first && since.Before(least):
+		since = least
+	case !first && unseen > 0:
+		since = since.Add(unseen)
+	}
+	if since.After(now) {
+		since = now
+	}
+	s.record = &v1alpha1.HandOver{Hash: record.Hash, Since: metav1.NewTime(since.UTC().Truncate(time.Second))}
+	return s.record
 }
 
 // Record is what is to be known of a plan's hand-overs when the next one is made; nil if there are

@@ -104,6 +104,52 @@ func TestHandingOver(t *testing.T) {
 	}
 }
 
+// TestSeenHandOver: time in which nobody looked is no time that the new owner had.
+func TestSeenHandOver(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) *v1alpha1.HandOver {
+		return &v1alpha1.HandOver{Hash: "x", Since: metav1.NewTime(noon.Add(-d))}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		record *v1alpha1.HandOver
+		// looks are when a process looks; the last one is a minute after noon.
+		looks []time.Duration
+		// lost: what the looks say is never written.
+		lost bool
+		// had is how much of its time the new owner had by then.
+		had time.Duration
+	}{
+		"Nothing":   {"nothing is kept", nil, nil, false, 0},
+		"Begins":    {"a process that looks all the time", ago(0), []time.Duration{0}, false, time.Minute},
+		"Goes":      {"it has looked for longer than a new one has to", ago(9 * time.Minute), []time.Duration{-time.Minute, 0}, false, HandOverBound - handOverLeft + 2*time.Minute},
+		"Restart":   {"no agent ran for an hour", ago(time.Hour), nil, false, HandOverBound - handOverLeft},
+		"Short":     {"the agent is another one a moment later", ago(time.Minute), nil, false, 2 * time.Minute},
+		"Suspended": {"the owner was not looked at for ten minutes", ago(11 * time.Minute), []time.Duration{-11 * time.Minute, -10 * time.Minute}, false, 2 * time.Minute},
+		"Unwritten": {"the same where what it said could not be written", ago(time.Hour), []time.Duration{-time.Minute, 0}, true, HandOverBound - handOverLeft + 2*time.Minute},
+		"Ahead":     {"the clock was ahead by a day", ago(-24 * time.Hour), []time.Duration{0}, false, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s Seen
+			record := tc.record
+			for _, at := range append(tc.looks, time.Minute) {
+				if got := s.Look(record, noon.Add(at)); !tc.lost || at == time.Minute {
+					record = got
+				}
+			}
+			if (record != nil) != (tc.record != nil) {
+				t.Fatalf("%s: the record is %v", tc.reason, record)
+			}
+			if record == nil {
+				return
+			}
+			if had := noon.Add(time.Minute).Sub(record.Since.Time); had != tc.had || record.Hash != tc.record.Hash {
+				t.Errorf("%s: the new owner had %s, want %s", tc.reason, had, tc.had)
+			}
+		})
+	}
+}
+
 // TestHandOverOfPart: the time of what is left is not that of a new set.
 func TestHandOverOfPart(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

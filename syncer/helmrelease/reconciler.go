@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/depend"
 	"github.com/cascade-gitops/cascade/syncer/find"
@@ -135,6 +137,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	start := r.Now()
 	run := &run{Record: r.store.Record(obj)}
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
+	if !obj.Spec.Suspend {
+		run.handOver = r.seen.handsOver(req.NamespacedName, run.held().HandOver, start)
+	}
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
 		if werr := errors.Join(run.WriteHeld(ctx, run.held()), run.Write(ctx)); werr != nil {
@@ -198,31 +203,48 @@ func (r *Reconciler) forget(name types.NamespacedName) {
 	r.Metrics.Forget(helmv2.HelmReleaseKind, name)
 }
 
-// seen has which object is behind a name. The zero value is ready. It is safe for concurrent
-// use.
+// seen has which object is behind a name, and what was seen of it. The zero value is ready. It is
+// safe for concurrent use.
 type seen struct {
-	mu   sync.Mutex
-	uids map[types.NamespacedName]types.UID
+	mu      sync.Mutex
+	objects map[types.NamespacedName]*seenObject
+}
+
+// seenObject is what this process has seen of a HelmRelease.
+type seenObject struct {
+	uid      types.UID
+	handOver inventory.Seen
 }
 
 // isOf reports whether a name is that of the object with a UID: of none until it is told of one.
 func (s *seen) isOf(name types.NamespacedName, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.uids == nil {
-		s.uids = map[types.NamespacedName]types.UID{}
+	if s.objects == nil {
+		s.objects = map[types.NamespacedName]*seenObject{}
 	}
-	if _, ok := s.uids[name]; !ok {
-		s.uids[name] = uid
+	if s.objects[name] == nil {
+		s.objects[name] = &seenObject{uid: uid}
 	}
-	return s.uids[name] == uid
+	return s.objects[name].uid == uid
+}
+
+// handsOver returns the record of what an object that was seen keeps for others, without the time
+// in which nobody looked.
+func (s *seen) handsOver(name types.NamespacedName, record *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects[name].handOver.Look(record, now)
 }
 
 // forget returns which object was behind a name, empty if none was seen.
 func (s *seen) forget(name types.NamespacedName) types.UID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	uid := s.uids[name]
-	delete(s.uids, name)
-	return uid
+	o := s.objects[name]
+	delete(s.objects, name)
+	if o == nil {
+		return ""
+	}
+	return o.uid
 }

@@ -47,6 +47,9 @@ type run struct {
 	firstSync firstsync.Keeper
 	// outcome is what apply or uninstall held back; nil before that.
 	outcome *release.Outcome
+	// handOver is what was kept for others, without the time in which nobody looked; nil
+	// without a record.
+	handOver *v1alpha1.HandOver
 	// kept is told by apply or uninstall, if they judged what goes later: judged.
 	kept   *v1alpha1.HeldKept
 	judged bool
@@ -60,6 +63,9 @@ func (run *run) held() v1alpha1.Held {
 	held, _ := v1alpha1.HeldOf(run.Obj)
 	if run.judged {
 		held.Kept = run.kept
+	}
+	if run.handOver != nil {
+		held.HandOver = run.handOver
 	}
 	if run.outcome == nil {
 		return held

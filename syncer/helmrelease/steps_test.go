@@ -250,6 +250,29 @@ func TestRequestWaits(t *testing.T) {
 	}
 }
 
+// TestHandOverSeen: time in which no agent ran is no time that another owner had to take objects over.
+func TestHandOverSeen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		suspended bool
+		had       time.Duration
+	}{"Restart": {false, 5 * time.Minute}, "Suspended": {true, time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(h *helmv2.HelmRelease) {
+				h.Spec.Suspend = tc.suspended
+				v1alpha1.SetHeld(h, v1alpha1.Held{HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon.Add(-time.Hour))}})
+			}), image(true))
+			_, _ = s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.run.Obj)}) // the chart cannot be read
+			obj := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.run.Obj), obj); err != nil {
+				t.Fatal(err)
+			}
+			if held, _ := v1alpha1.HeldOf(obj); held.HandOver == nil || noon.Sub(held.HandOver.Since.Time) != tc.had {
+				t.Errorf("on record is %v, want that it had %s", obj.Annotations, tc.had)
+			}
+		})
+	}
+}
+
 // TestSuspended: a release that is ready is so at the generation that suspends it, or who
 // depends on it would wait until it is resumed.
 func TestSuspended(t *testing.T) {

@@ -60,6 +60,8 @@ type progress struct {
 	// tried last.
 	leave time.Duration
 	left  time.Time
+	// handOver is what this process has seen of objects that are kept for others.
+	handOver inventory.Seen
 	// unsure are objects that changed since their health was last looked at.
 	unsure map[inventory.Entry]struct{}
 	// older are renderings of revisions that Clusters may have besides the newest one.
@@ -380,6 +382,13 @@ func (p *progress) arrived() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leave, p.left = 0, time.Time{}
+}
+
+// handsOver returns the record of what is kept for others, without the time in which nobody looked.
+func (p *progress) handsOver(record *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.handOver.Look(record, now)
 }
 
 // stageOver ends the wait for an early stage.

@@ -169,6 +169,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.recordOwn(ctx, run); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if !obj.Spec.Suspend {
+		run.held.HandOver = run.known.handsOver(run.held.HandOver, run.start)
+	}
 	if !obj.DeletionTimestamp.IsZero() {
 		result, err := r.finalize(ctx, run)
 		r.keepRights(run)

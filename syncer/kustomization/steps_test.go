@@ -1343,6 +1343,33 @@ func TestPruneStep(t *testing.T) {
 	}
 }
 
+// TestHandOverSeen: time in which no agent ran, or the old owner was suspended, is no time that the
+// new one had to take the objects.
+func TestHandOverSeen(t *testing.T) {
+	s := take(t, shop(func(k *kustomizev1.Kustomization) {
+		k.DeletionTimestamp = &metav1.Time{Time: noon}
+		k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+		v1alpha1.SetHeld(k, v1alpha1.Held{HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon.Add(-time.Hour))}})
+	}))
+	overdue := false
+	s.cluster.remove = func(o apply.Options) (apply.Result, error) {
+		overdue = inventory.Overdue(o.HandOver, s.now)
+		return apply.Result{
+			Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{entry("a")}, HandOver: o.HandOver,
+			Plan: inventory.Plan{HandOver: []inventory.Entry{entry("a")}, NewOwner: "Kustomization/x/y"},
+		}, nil
+	}
+	for i := range 70 {
+		if _, err := s.Reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.name()}); err != nil {
+			t.Fatal(err)
+		}
+		if late := i >= 60; overdue != late {
+			t.Fatalf("after %s of a new process the new owner had its time: %t", time.Duration(i)*handOverPoll, overdue)
+		}
+		s.now = s.now.Add(handOverPoll)
+	}
+}
+
 // TestDeletionMeasured: a deletion that is held is in the metrics as any prune is, until the
 // Kustomization may go.
 func TestDeletionMeasured(t *testing.T) {
