@@ -156,6 +156,25 @@ func (r *Reconciler) settle(run *run, made inventory.Plan) {
 	if !run.undecided() || !run.prunes() || made.Settles() {
 		status.RemoveCondition(run.Obj, v1alpha1.PruneBlockedCondition)
 	}
+	approved := run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation]
+	run.lapsed = approved != "" && approved != made.Hash && made.Settles()
+}
+
+// endApproval takes off an approval of a plan that is no more. The next accident may lose just the
+// same objects, which nobody has decided about then. One that Git declares would come back.
+func (run *run) endApproval(ctx context.Context) error {
+	if !run.lapsed {
+		return nil
+	}
+	declared := slices.ContainsFunc(run.Obj.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Operation == metav1.ManagedFieldsOperationApply && e.FieldsV1 != nil && strings.Contains(e.FieldsV1.GetRawString(), v1alpha1.ApprovePruneAnnotation)
+	})
+	if declared {
+		return nil
+	}
+	delete(run.Obj.Annotations, v1alpha1.ApprovePruneAnnotation)
+	delete(run.Obj.Annotations, v1alpha1.ApprovedByAnnotation)
+	return client.IgnoreNotFound(run.WriteMetadata(ctx))
 }
 
 // managedElsewhere records that Clusters are left alone because another tier manages them.

@@ -199,7 +199,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		obj.Status.LastHandledReconcileAt = requested
 	}
 	r.keepRights(run)
-	if werr := errors.Join(run.WriteHeld(ctx, run.held), run.Write(ctx)); werr != nil {
+	if werr := errors.Join(run.WriteHeld(ctx, run.held), run.endApproval(ctx), run.Write(ctx)); werr != nil {
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
 	now := r.Now()

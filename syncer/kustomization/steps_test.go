@@ -1470,6 +1470,64 @@ func TestHealthStep(t *testing.T) {
 	}
 }
 
+// TestApprovalEnds: an approval of deletes is none of the next ones, which may be of the same
+// objects by another accident.
+func TestApprovalEnds(t *testing.T) {
+	const hash, other = "0123456789abcdef", "fedcba9876543210"
+	deletes := []inventory.Delete{{Entry: entry("a")}}
+	for name, tc := range map[string]struct {
+		reason string
+		plan   inventory.Plan
+		change func(*kustomizev1.Kustomization)
+		// now is what is approved on the API server by the time that it is taken off.
+		now, want string
+		fails     bool
+	}{
+		"Reverted": {"they are declared again", inventory.Plan{Hash: other}, nil, hash, "", false},
+		"Smaller":  {"what is left is not held", inventory.Plan{Hash: other, Deletes: deletes}, nil, hash, "", false},
+		"Deletes":  {"they are deleted by it, perhaps not all at once", inventory.Plan{Hash: hash, Deletes: deletes}, nil, hash, hash, false},
+		"Unread":   {"they may be deleted later", inventory.Plan{Hash: other, Unknown: []inventory.Entry{entry("a")}}, nil, hash, hash, false},
+		"Held":     {"others are held", inventory.Plan{Hash: other, Held: true, Guard: "too much", Deletes: deletes}, nil, hash, hash, false},
+		"NoPlan":   {"nobody asked", inventory.Plan{}, nil, hash, hash, false},
+		"Declared": {"it is in Git, which would bring it back", inventory.Plan{Hash: other}, func(k *kustomizev1.Kustomization) {
+			k.ManagedFields = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(
+				`{"f:metadata":{"f:annotations":{"f:` + v1alpha1.ApprovePruneAnnotation + `":{}}}}`)}}
+		}, hash, hash, false},
+		"Newer": {"another plan was approved meanwhile", inventory.Plan{Hash: other}, nil, other, other, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: hash, v1alpha1.ApprovedByAnnotation: "jane"}
+			}))
+			if tc.now != hash {
+				newer := s.Obj.DeepCopy()
+				newer.Annotations[v1alpha1.ApprovePruneAnnotation] = tc.now
+				if err := s.client.Update(t.Context(), newer); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.change != nil {
+				tc.change(s.Obj)
+			}
+			s.run.rendering, s.run.cluster = &render.Rendering{Digest: "sha256:x"}, s.Targets.Local
+			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: tc.plan}, nil
+			}
+			s.Reconciler.apply(t.Context(), s.run)
+			if err := s.run.endApproval(t.Context()); (err != nil) != tc.fails {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+			obj := &kustomizev1.Kustomization{}
+			if err := s.client.Get(t.Context(), s.name(), obj); err != nil {
+				t.Fatal(err)
+			}
+			if got, by := obj.Annotations[v1alpha1.ApprovePruneAnnotation], obj.Annotations[v1alpha1.ApprovedByAnnotation]; got != tc.want || (by == "") != (tc.want == "") {
+				t.Errorf("%s: %q is approved by %q, want %q", tc.reason, got, by, tc.want)
+			}
+		})
+	}
+}
+
 // TestCancelStep: whoever asks for something else ends the wait for health, and is named.
 func TestCancelStep(t *testing.T) {
 	for name, tc := range map[string]struct {

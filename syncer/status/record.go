@@ -167,7 +167,7 @@ func (r *Record[T]) catchUp(ctx context.Context) bool {
 // WriteMetadata writes what changed of the metadata since the last write:
 // finalizers and annotations. The status stays as it is in memory. It fails if the
 // object was changed meanwhile and the finalizers are to be written, which replace
-// those of others.
+// those of others, or an approval taken off, which may be another one by now.
 func (r *Record[T]) WriteMetadata(ctx context.Context) error {
 	ctx, cancel := ofItsOwn(ctx)
 	defer cancel()
@@ -175,7 +175,8 @@ func (r *Record[T]) WriteMetadata(ctx context.Context) error {
 	base.SetResourceVersion(r.Obj.GetResourceVersion())
 	r.store.CopyStatus(base, patched)
 	patch := client.MergeFrom(base)
-	if !slices.Equal(base.GetFinalizers(), patched.GetFinalizers()) {
+	approval := func(o T) string { return o.GetAnnotations()[v1alpha1.ApprovePruneAnnotation] }
+	if !slices.Equal(base.GetFinalizers(), patched.GetFinalizers()) || approval(base) != approval(patched) {
 		patch = client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 	}
 	if err := r.store.Client.Patch(ctx, patched, patch, client.FieldOwner(r.store.Manager)); err != nil {
