@@ -281,6 +281,11 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 	if !run.sync.Pending {
 		p.deletes = time.Time{}
 	}
+	// This run may end before it looks at the health of what it changed, and the watch tells of
+	// no write of ours.
+	for _, e := range run.changed() {
+		p.doubts(e)
+	}
 	p.noteJobs(run)
 }
 
@@ -444,15 +449,20 @@ func (p *progress) stageSince(now time.Time) time.Time {
 	return p.stage
 }
 
+// doubts has the health of an object looked at. p is locked.
+func (p *progress) doubts(object inventory.Entry) {
+	if p.unsure == nil {
+		p.unsure = map[inventory.Entry]struct{}{}
+	}
+	p.unsure[anyVersion(object)] = struct{}{}
+}
+
 // touched notes that an object changed in the cluster. It tells whether and
 // after which time that calls for a reconcile.
 func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (time.Duration, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.unsure == nil {
-		p.unsure = map[inventory.Entry]struct{}{}
-	}
-	p.unsure[anyVersion(object)] = struct{}{}
+	p.doubts(object)
 	// That a Job is gone when it is done is no drift, and is looked at with the next interval.
 	if !dirty || p.isJob(object) {
 		return wake.TouchDelay, p.wait != nil && !p.wait.since.IsZero()

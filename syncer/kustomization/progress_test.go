@@ -121,6 +121,10 @@ func TestAwait(t *testing.T) {
 		{"an object that is no longer declared is not waited for", "4", change(ssa.UnchangedAction, "z"), 100, func() {}, "", 100},
 		{"another spec may judge otherwise: spec.healthCheckExprs", "4", change(ssa.UnchangedAction, "a", "z"), 110, func() { p.healthy(); obj.Generation++ }, "az", 110},
 		{"what was judged so is not looked at again", "4", change(ssa.UnchangedAction, "a", "z"), 120, p.healthy, "", 120},
+		{"what a run changed that did not come to look at it is looked at by the next", "4", change(ssa.UnchangedAction, "a", "z"), 125, func() {
+			p.healthy()
+			p.synced(&run{Record: recordOf(obj), rendering: &render.Rendering{}, sync: change(ssa.ConfiguredAction, "a")}, true, false, time.Time{})
+		}, "a", 125},
 		{"of what spec.healthChecks left out nothing is known", "4", change(ssa.UnchangedAction, "a", "z"), 130, func() {
 			p.awaitOnly(&run{Record: recordOf(obj), snapshot: &source.Snapshot{Revision: "4"}}, time.Unix(125, 0))
 			p.healthy()
