@@ -194,6 +194,33 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
+// TestGoingAmongOthers: among failures of others, one that waits for the end of its object is known.
+func TestGoingAmongOthers(t *testing.T) {
+	wait := func(s status.Status) error {
+		return fmt.Errorf("phase: %w", &WaitError{Health: Health{{Entry: inventory.Entry{Name: "a"}, Status: s}}})
+	}
+	for name, tc := range map[string]struct {
+		failed       Failures
+		waits, going bool
+	}{
+		"Going":    {Failures{errors.New("denied"), wait(status.TerminatingStatus)}, false, true},
+		"Starting": {Failures{errors.New("denied"), wait(status.InProgressStatus)}, false, false},
+		"All":      {Failures{wait(status.TerminatingStatus), wait(status.TerminatingStatus)}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tc.failed.orWait()
+			var waiting *WaitError
+			var going *GoingError
+			if errors.As(err, &waiting) != tc.waits || errors.As(err, &going) != tc.going || waiting != nil && !waiting.Going() {
+				t.Errorf("it is %#v", err)
+			}
+			if text := err.Error(); !strings.Contains(text, "/a status: ") {
+				t.Errorf("it says %q", text)
+			}
+		})
+	}
+}
+
 func TestRanks(t *testing.T) {
 	objects := []*unstructured.Unstructured{
 		newObject("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "h"), newObject("apps/v1", "Deployment", "d"),

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -132,6 +133,11 @@ func (e *WaitError) Error() string {
 		return "waiting for " + e.Phase + ": " + e.Health.Message()
 	}
 	return "waiting for " + e.Health.Message()
+}
+
+// Going reports whether nothing but the end of objects is waited for.
+func (e *WaitError) Going() bool {
+	return len(e.Health) > 0 && !slices.ContainsFunc(e.Health, func(r health.Result) bool { return r.Status != status.TerminatingStatus })
 }
 
 // inPhase names the phase in an error.

@@ -169,12 +169,21 @@ func (f Failures) orWait() error {
 	return all
 }
 
+// GoingError tells, among failures of other objects, of one that is to be created again once
+// it is gone.
+type GoingError struct{ text string }
+
+func (e *GoingError) Error() string { return e.text }
+
 // plain has the waits among failures as texts.
 func (f Failures) plain() Failures {
 	plain := make(Failures, 0, len(f))
 	for _, err := range f {
 		var waiting *WaitError
-		if errors.As(err, &waiting) {
+		switch {
+		case errors.As(err, &waiting) && waiting.Going():
+			err = &GoingError{err.Error()}
+		case waiting != nil:
 			err = errors.New(err.Error())
 		}
 		plain = append(plain, err)

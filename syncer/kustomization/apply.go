@@ -66,6 +66,10 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	if errors.As(err, &waiting) {
 		return r.awaitStage(ctx, run, waiting)
 	}
+	var going *apply.GoingError
+	if errors.As(err, &going) {
+		return r.goes(ctx, run, run.known.stageSince(run.start, true), err)
+	}
 	run.known.stageOver()
 	switch {
 	case errors.As(err, &pruneErr):
@@ -151,12 +155,25 @@ func (r *Reconciler) applierOf(run *run) applier {
 
 // awaitStage comes back until an early stage is usable. No worker waits.
 func (r *Reconciler) awaitStage(ctx context.Context, run *run, waiting *apply.WaitError) *end {
-	if r.Now().Sub(run.known.stageSince(run.start)) > stageTimeout {
+	if since := run.known.stageSince(run.start, waiting.Going()); r.Now().Sub(since) > stageTimeout {
+		err := fmt.Errorf("timeout waiting for: [%s]", waiting.Health.Message())
+		if waiting.Going() {
+			return r.goes(ctx, run, since, err)
+		}
 		run.known.stageOver()
-		return r.failed(ctx, run, meta.ReconciliationFailedReason, fmt.Errorf("timeout waiting for: [%s]", waiting.Health.Message()))
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
 	status.MarkProgressing(run.Obj, "Waiting for the first objects of revision %s to be usable: %s", run.snapshot.Revision, waiting.Health.Message())
 	return again(stagePoll)
+}
+
+// goes records a failure while an object that is deleted, to be created again, is not gone. It is
+// missing from then on, which nothing tells of in another cluster: it is looked for soon, and less
+// often the longer a finalizer takes.
+func (r *Reconciler) goes(ctx context.Context, run *run, since time.Time, err error) *end {
+	end := r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	end.result.RequeueAfter = min(end.result.RequeueAfter, max(goingPoll, r.Now().Sub(since)/4))
+	return end
 }
 
 // sweepAt is when everything is to be verified next. It is spread, so that

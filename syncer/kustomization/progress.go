@@ -47,8 +47,9 @@ type progress struct {
 	sweep time.Time
 	// attempted is the revision that this process applies, or applied last.
 	attempted string
-	// stage is since when an early stage is waited for.
+	// stage is since when an early stage is waited for; going, if it is the end of an object.
 	stage time.Time
+	going bool
 	wait  *healthWait
 	// jobs are those Jobs that the cluster removes when they are done.
 	jobs map[inventory.Entry]job
@@ -439,12 +440,12 @@ func (p *progress) hasAttempted(revision string) bool {
 	return p.attempted == revision
 }
 
-// stageSince is since when an early stage is waited for.
-func (p *progress) stageSince(now time.Time) time.Time {
+// stageSince is since when an early stage is waited for, or the end of objects that are going.
+func (p *progress) stageSince(now time.Time, going bool) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stage.IsZero() {
-		p.stage = now
+	if p.stage.IsZero() || p.going != going {
+		p.stage, p.going = now, going
 	}
 	return p.stage
 }

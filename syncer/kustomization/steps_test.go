@@ -1528,6 +1528,31 @@ func TestApprovalEnds(t *testing.T) {
 	}
 }
 
+// TestRecreatedLate: an object that is deleted, to be created again, is so soon after its finalizer
+// let it go, however long that takes.
+func TestRecreatedLate(t *testing.T) {
+	going := &apply.WaitError{Health: apply.Health{{Entry: entry("a"), Status: kstatus.TerminatingStatus}}}
+	const waits, failed = "Unknown/Progressing", "False/ReconciliationFailed"
+	s := take(t, shop(func(k *kustomizev1.Kustomization) { k.Spec.RetryInterval = nil }))
+	sync := func(err error) *end {
+		s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+			return apply.Result{Changes: ssa.NewChangeSet()}, err
+		}
+		s.run.start, s.run.rendering, s.run.cluster = s.now, &render.Rendering{}, s.Targets.Local
+		return s.Reconciler.apply(t.Context(), s.run)
+	}
+	s.Obj.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason}}
+	s.expect(t, "it may be gone in a moment", sync(going), want{says: waits, after: stagePoll})
+	s.now = s.now.Add(stageTimeout + time.Second)
+	s.expect(t, "it takes long", sync(going), want{says: failed, after: (stageTimeout + time.Second) / 4, events: 1})
+	s.now = s.now.Add(4 * time.Minute)
+	s.expect(t, "and longer", sync(going), want{says: failed, after: (5*time.Minute + time.Second) / 4, events: 2})
+	s.expect(t, "another object fails beside", sync(apply.Failures{errors.New("denied"), &apply.GoingError{}}), want{says: failed, after: (5*time.Minute + time.Second) / 4, events: 3})
+	s.expect(t, "it is gone, and another one fails", sync(apply.Failures{errors.New("denied")}), want{says: failed, after: time.Hour, events: 4})
+	s.expect(t, "another one goes", sync(apply.Failures{errors.New("denied"), &apply.GoingError{}}), want{says: failed, after: goingPoll, events: 5})
+	s.expect(t, "and a definition is waited for as long as any", sync(&apply.WaitError{}), want{says: waits, after: stagePoll, events: 5})
+}
+
 // TestCancelStep: whoever asks for something else ends the wait for health, and is named.
 func TestCancelStep(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -36,6 +36,8 @@ const (
 	healthPoll = 5 * time.Second
 	// stagePoll is the same for the definitions that the rest needs.
 	stagePoll = 500 * time.Millisecond
+	// goingPoll is the same for an object that is created again when its finalizer lets it go.
+	goingPoll = 15 * time.Second
 	// heldPoll is the pause between two looks at Clusters that are held, where no
 	// event comes before: nothing tells of what a Cluster refers to.
 	heldPoll = time.Minute

@@ -631,6 +631,40 @@ func TestMemoAbandonedByAnother(t *testing.T) {
 	}
 }
 
+// TestMemoGone: that an object is gone is told once, also of one of which it was told before that
+// something is wrong, as that it is being deleted.
+func TestMemoGone(t *testing.T) {
+	m, s, told := newMemo()
+	if err := s.update(metadataOf("u", "10", 3, nil)); err != nil {
+		t.Fatal(err)
+	}
+	m.Begin(memoObject)
+	m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", "10", 3, nil))
+	going := func(version string) *metav1.PartialObjectMetadata {
+		return metadataOf("u", version, 4, func(p *metav1.PartialObjectMetadata) {
+			p.DeletionTimestamp, p.Finalizers = &metav1.Time{}, []string{"x"}
+		})
+	}
+	m.Begin(memoObject)
+	m.Abandon(memoObject, memoOwner) // it was deleted, to be created again
+	for range 2 {
+		if err := s.update(going("11")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(*told) > 0 {
+		t.Errorf("%v is told before it is gone", *told)
+	}
+	for range 2 {
+		if err := s.Delete(going("12")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"apps Deployment/x/a true"}; !slices.Equal(*told, want) {
+		t.Errorf("told is %v, want %v", *told, want)
+	}
+}
+
 func TestMemoWithoutWatch(t *testing.T) {
 	m, _, _ := newMemo()
 	other := schema.GroupKind{Kind: "ConfigMap"}

@@ -41,6 +41,7 @@ func (r *records) showLocked(k *kind, p *metav1.PartialObjectMetadata, gone bool
 	if k.seen == "" || newer(live.Version, k.seen) {
 		k.seen = live.Version
 	}
+	was := o.live
 	o.live = live
 	if gone {
 		o.live = nil
@@ -60,8 +61,9 @@ func (r *records) showLocked(k *kind, p *metav1.PartialObjectMetadata, gone bool
 	case !newer(live.Version, v.version):
 		return nil // our own write, or one before it
 	case gone, v.differs(live, p):
-		// One change and what follows from it are one reason to look.
-		news := !v.dirty
+		// One change and what follows from it are one reason to look. That it is gone is another:
+		// whoever waits for that may not have looked since.
+		news := !v.dirty || gone && was != nil
 		r.taint(v)
 		if !news {
 			return nil
