@@ -21,6 +21,7 @@ import (
 // asks.
 func (r *Reconciler) health(ctx context.Context, run *run) *end {
 	obj := run.Obj
+	next, glances := r.glance(run)
 	pending, since, err := r.pending(run)
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
@@ -36,11 +37,18 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 	defer cancel()
 	found, err := r.applierOf(run).Health(looking, health.Without(pending, run.name()), run.checker)
 	took := r.Now().Sub(since)
+	if glances && (err != nil || health.Judge(found, !r.Rules.NoFailFast) != health.Healthy) {
+		if err == nil {
+			pending = found.Pending()
+		}
+		run.known.glanced(pending)
+		return again(next)
+	}
 	if err != nil {
 		// Not to know is not to be healthy, and no reason to wait for ever.
 		run.known.waits(pending)
 		if took > timeout {
-			run.known.unhealthy(pending)
+			run.known.unhealthy(pending, r.Now())
 			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "%s", err)
 			return r.unhealthy(ctx, run, took, err)
 		}
@@ -60,7 +68,7 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 		}
 		return nil
 	case verdict == health.Stalled || took > timeout:
-		run.known.unhealthy(found.Pending())
+		run.known.unhealthy(found.Pending(), r.Now())
 		why := health.TimeoutError(found)
 		if verdict == health.Stalled {
 			why = health.StalledError(found)
@@ -104,6 +112,17 @@ func (r *Reconciler) cancel(_ context.Context, run *run) *end {
 	}
 	r.eventOf(run, meta.HealthCheckCanceledReason, corev1.EventTypeNormal, nil, "Health checks canceled due to new reconciliation triggered by %s", trigger)
 	return nil
+}
+
+// glance reports whether the health is looked at only because something that was not healthy in
+// time has changed, and when the next try is due. Ready says what came of the last one, and goes on
+// to unless all are healthy now.
+func (r *Reconciler) glance(run *run) (next time.Duration, ok bool) {
+	ready := apimeta.FindStatusCondition(run.Obj.Status.Conditions, meta.ReadyCondition)
+	if ready == nil || ready.Reason != meta.HealthCheckFailedReason {
+		return 0, false
+	}
+	return run.known.glance(run, r.Now())
 }
 
 // pending are the objects whose health has to be looked at, and since when they

@@ -128,6 +128,9 @@ type healthWait struct {
 	// since is zero while nothing is waited for.
 	since  time.Time
 	inputs healthInputs
+	// failed is when the wait failed that began at before, zero unless the last one did; glanced
+	// is when what was pending then was looked at since, and due when it is the next time.
+	failed, before, glanced, due time.Time
 }
 
 // healthInputs are what a time-out for health is measured from.
@@ -466,7 +469,7 @@ func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (t
 	p.doubts(object)
 	// That a Job is gone when it is done is no drift, and is looked at with the next interval.
 	if !dirty || p.isJob(object) {
-		return wake.TouchDelay, p.wait != nil && !p.wait.since.IsZero()
+		return p.wait.touched(object, now)
 	}
 	if now.Sub(p.corrected) > calmAfter {
 		p.corrections = 0
@@ -477,6 +480,40 @@ func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (t
 		return wake.TouchDelay, true
 	}
 	return min(maxCorrection, time.Second<<min(p.corrections-quickCorrections, 6)), true
+}
+
+// touched tells whether and after which time a change of an object's status calls for a look at
+// the health: at once while it is waited for, and after that failed if the object was one of those
+// that were not healthy. The more those are, the less often.
+func (w *healthWait) touched(object inventory.Entry, now time.Time) (time.Duration, bool) {
+	switch {
+	case w == nil:
+		return 0, false
+	case !w.since.IsZero():
+		return wake.TouchDelay, true
+	case w.failed.IsZero() || now.Before(w.due) || !slices.ContainsFunc(w.pending, func(e inventory.Entry) bool { return anyVersion(e) == anyVersion(object) }):
+		return 0, false
+	}
+	pause := max(glancePause, time.Duration(len(w.pending))*glanceEach)
+	after := max(healthPoll, w.glanced.Add(pause).Sub(now))
+	w.due = now.Add(after)
+	return after, true
+}
+
+// glance reports whether a look at what a wait left that failed is one more look of that wait, and
+// when the next wait is due.
+func (p *progress) glance(run *run, now time.Time) (next time.Duration, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.wait
+	if run.rendering != nil || w == nil || w.failed.IsZero() || w.inputs != inputsOf(run) {
+		return 0, false
+	}
+	if next = w.failed.Add(run.Obj.GetRetryInterval()).Sub(now); next <= 0 {
+		return 0, false
+	}
+	w.since, w.glanced = w.before, now
+	return next, true
 }
 
 // await returns the objects whose health has to be looked at, and since when
@@ -532,7 +569,7 @@ func (p *progress) awaitOnly(run *run, now time.Time) time.Time {
 // begin begins to wait, unless that is under way for the same inputs, and returns since when.
 func (w *healthWait) begin(what healthInputs, now time.Time) time.Time {
 	if w.since.IsZero() || w.inputs != what {
-		w.since, w.inputs = now, what
+		w.since, w.inputs, w.failed = now, what, time.Time{}
 	}
 	return w.since
 }
@@ -542,7 +579,7 @@ func (p *progress) healthy() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.wait != nil {
-		p.wait.pending, p.wait.since = nil, time.Time{}
+		p.wait.pending, p.wait.since, p.wait.failed = nil, time.Time{}, time.Time{}
 	}
 	// What was touched since the look began stays to be looked at.
 }
@@ -565,11 +602,11 @@ func (p *progress) deleting(now time.Time) time.Duration {
 }
 
 // unhealthy ends the wait as failed: the next begins with what is left.
-func (p *progress) unhealthy(pending []inventory.Entry) {
+func (p *progress) unhealthy(pending []inventory.Entry, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.wait != nil {
-		p.wait.pending, p.wait.since = pending, time.Time{}
+	if w := p.wait; w != nil {
+		w.pending, w.before, w.failed, w.since = pending, w.since, now, time.Time{}
 	}
 	// A Job that failed is no less gone than one that is done: it runs again with the next try.
 	for _, e := range pending {
@@ -577,6 +614,15 @@ func (p *progress) unhealthy(pending []inventory.Entry) {
 			j.at = time.Time{}
 			p.jobs[e] = j
 		}
+	}
+}
+
+// glanced: after another look the wait is failed as before.
+func (p *progress) glanced(pending []inventory.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait != nil {
+		p.wait.pending, p.wait.since = pending, time.Time{}
 	}
 }
 

@@ -117,7 +117,7 @@ func TestAwait(t *testing.T) {
 		{"a new revision is waited for anew, with what is left of the last", "2", change(ssa.UnchangedAction, "a", "b"), 40, func() {}, "b", 40},
 		{"when all are healthy, only changes are looked at", "2", change(ssa.UnchangedAction, "a", "b"), 50, p.healthy, "", 50},
 		{"our own ones as well", "3", change(ssa.ConfiguredAction, "a"), 60, func() {}, "a", 60},
-		{"after a failure what is left, with a time-out of its own", "3", change(ssa.UnchangedAction, "a"), 90, func() { p.unhealthy([]inventory.Entry{entry("a")}) }, "a", 90},
+		{"after a failure what is left, with a time-out of its own", "3", change(ssa.UnchangedAction, "a"), 90, func() { p.unhealthy([]inventory.Entry{entry("a")}, time.Unix(80, 0)) }, "a", 90},
 		{"an object that is no longer declared is not waited for", "4", change(ssa.UnchangedAction, "z"), 100, func() {}, "", 100},
 		{"another spec may judge otherwise: spec.healthCheckExprs", "4", change(ssa.UnchangedAction, "a", "z"), 110, func() { p.healthy(); obj.Generation++ }, "az", 110},
 		{"what was judged so is not looked at again", "4", change(ssa.UnchangedAction, "a", "z"), 120, p.healthy, "", 120},
@@ -258,8 +258,8 @@ func TestJobFailed(t *testing.T) {
 		ran    bool
 	}{
 		"Healthy": {"it is done", (*progress).healthy, true},
-		"Failed":  {"it failed", func(p *progress) { p.unhealthy([]inventory.Entry{inventory.Of(job)}) }, false},
-		"Other":   {"another object is not healthy", func(p *progress) { p.unhealthy([]inventory.Entry{entry("a")}) }, true},
+		"Failed":  {"it failed", func(p *progress) { p.unhealthy([]inventory.Entry{inventory.Of(job)}, time.Unix(1, 0)) }, false},
+		"Other":   {"another object is not healthy", func(p *progress) { p.unhealthy([]inventory.Entry{entry("a")}, time.Unix(1, 0)) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := ssa.NewChangeSet()
@@ -297,6 +297,44 @@ func TestTouchedWhileWaiting(t *testing.T) {
 	p.wait = &healthWait{since: time.Unix(1, 0)}
 	if _, ok := p.touched(entry("a"), false, time.Unix(2, 0)); !ok {
 		t.Error("a change of status does not wake the health check")
+	}
+}
+
+// TestTouchedAfterFailure: what was not healthy in time is looked at when it changes, and nothing
+// else; the more that is, the less often.
+func TestTouchedAfterFailure(t *testing.T) {
+	at := func(second int64) time.Time { return time.Unix(second, 0) }
+	r := &run{Record: recordOf(shop(nil)), snapshot: &source.Snapshot{Revision: "1"}}
+	p := &progress{}
+	p.wait = &healthWait{began: true, inputs: inputsOf(r), since: at(1)}
+	p.unhealthy([]inventory.Entry{entry("a")}, at(300))
+	if _, ok := p.touched(entry("b"), false, at(310)); ok {
+		t.Error("a change of what was healthy calls for a look")
+	}
+	if after, ok := p.touched(entry("a"), false, at(310)); !ok || after != healthPoll {
+		t.Errorf("a change of what was not healthy calls for a look: %t, after %s", ok, after)
+	}
+	if _, ok := p.touched(entry("a"), false, at(311)); ok {
+		t.Error("one more change calls for one more look")
+	}
+	next, ok := p.glance(r, at(315))
+	if !ok || next != r.Obj.GetRetryInterval()-15*time.Second {
+		t.Errorf("it is looked at besides the retries: %t, the next comes after %s", ok, next)
+	}
+	p.glanced([]inventory.Entry{entry("a")})
+	if after, _ := p.touched(entry("a"), false, at(316)); after != glancePause-time.Second {
+		t.Errorf("it is looked at again after %s", after)
+	}
+	many := make([]inventory.Entry, 1000)
+	for i := range many {
+		many[i] = entry("a")
+	}
+	p.glanced(many)
+	if after, _ := p.touched(entry("a"), false, at(345)); after != 1000*glanceEach-30*time.Second {
+		t.Errorf("a thousand are looked at again after %s", after)
+	}
+	if _, ok := p.glance(r, at(360)); ok {
+		t.Error("the retry is none")
 	}
 }
 

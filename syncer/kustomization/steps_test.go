@@ -1470,6 +1470,32 @@ func TestHealthStep(t *testing.T) {
 	}
 }
 
+// TestGlance: what was not healthy in time makes its Kustomization ready when it is, and not only
+// with the next try; until then nothing else is said of it.
+func TestGlance(t *testing.T) {
+	s := take(t, shop(func(k *kustomizev1.Kustomization) { k.Spec.Wait = true }))
+	s.Obj.Status.Inventory = refs([]inventory.Entry{entry("a")})
+	look := func(status kstatus.Status, err error) *end {
+		s.cluster.health = func([]inventory.Entry) (apply.Health, error) {
+			return apply.Health{{Entry: entry("a"), Status: status}}, err
+		}
+		return s.Reconciler.health(t.Context(), s.run)
+	}
+	const failed = "False/HealthCheckFailed"
+	look(kstatus.InProgressStatus, nil)
+	s.now = s.now.Add(6 * time.Minute)
+	s.expect(t, "it takes too long", look(kstatus.InProgressStatus, nil), want{says: failed, after: time.Minute, events: 1})
+	s.now = s.now.Add(10 * time.Second)
+	s.expect(t, "it has changed, and is not healthy", look(kstatus.InProgressStatus, nil), want{says: failed, after: 50 * time.Second, events: 1})
+	s.expect(t, "nobody can tell", look(kstatus.CurrentStatus, errors.New("no answer")), want{says: failed, after: 50 * time.Second, events: 1})
+	if end := look(kstatus.CurrentStatus, nil); end != nil || !apimeta.IsStatusConditionTrue(s.Obj.Status.Conditions, meta.HealthyCondition) {
+		t.Errorf("it is healthy: the step ended as %+v, %v", end, s.Obj.Status.Conditions)
+	}
+	s.expect(t, "and is not later", look(kstatus.FailedStatus, nil), want{says: failed, after: time.Minute, events: 3})
+	s.now = s.now.Add(time.Minute)
+	s.expect(t, "the next try waits anew", look(kstatus.InProgressStatus, nil), want{says: "Unknown/Progressing", after: healthPoll, events: 3})
+}
+
 // TestApprovalEnds: an approval of deletes is none of the next ones, which may be of the same
 // objects by another accident.
 func TestApprovalEnds(t *testing.T) {

@@ -34,6 +34,10 @@ const (
 	// healthPoll is the pause between two looks at objects that are getting
 	// healthy, where no event comes before.
 	healthPoll = 5 * time.Second
+	// glancePause is at least between two looks at objects that were not healthy in time, whatever
+	// tells of them; for many it is glanceEach of them.
+	glancePause = 30 * time.Second
+	glanceEach  = 200 * time.Millisecond
 	// stagePoll is the same for the definitions that the rest needs.
 	stagePoll = 500 * time.Millisecond
 	// goingPoll is the same for an object that is created again when its finalizer lets it go.
