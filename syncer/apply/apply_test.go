@@ -1,11 +1,15 @@
 package apply
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/google/go-cmp/cmp"
@@ -189,6 +193,36 @@ func TestRecorded(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != tc.fails {
 				t.Errorf("%s: error %v; -want, +got:\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}
+
+// TestSlow: the caller is told once that it takes long, and each object is applied once all the same.
+func TestSlow(t *testing.T) {
+	for name, tc := range map[string]struct {
+		each time.Duration
+		told bool
+	}{"Quick": {time.Second, false}, "Slow": {6 * time.Second, true}} {
+		t.Run(name, func(t *testing.T) {
+			now, told, applied := time.Unix(1000, 0), 0, map[int]int{}
+			r := &run{Applier: &Applier{client: &Cluster{parallel: 1}, now: func() time.Time { return now }}, begun: now}
+			r.options.Slow = func(context.Context) {
+				if told++; len(applied) == 0 || len(applied) == 9 {
+					t.Errorf("it is told after %d objects", len(applied))
+				}
+			}
+			for rank := range 3 {
+				r.each(t.Context(), 3, func(i int) {
+					now = now.Add(tc.each)
+					applied[3*rank+i]++
+				})
+			}
+			if len(applied) != 9 || slices.ContainsFunc(slices.Collect(maps.Values(applied)), func(n int) bool { return n != 1 }) {
+				t.Errorf("applied are %v", applied)
+			}
+			if want := map[bool]int{true: 1}[tc.told]; told != want {
+				t.Errorf("it is told %d times", told)
 			}
 		})
 	}

@@ -94,7 +94,7 @@ func (r *run) applyRank(ctx context.Context, objects []*unstructured.Unstructure
 	outcomes := make([]outcome, len(objects))
 	// A cluster that does not answer is not asked for each object anew.
 	var silent atomic.Bool
-	inParallel(r.client.parallel, len(objects), func(i int) {
+	r.each(ctx, len(objects), func(i int) {
 		switch kind := objects[i].GroupVersionKind().GroupKind(); {
 		case silent.Load():
 			outcomes[i] = outcome{unseen: true, err: fmt.Errorf("%s was not tried: the API server does not answer", ssautil.FmtUnstructured(objects[i]))}

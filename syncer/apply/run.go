@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 	"unique"
 
 	"github.com/fluxcd/pkg/ssa"
@@ -32,6 +33,9 @@ type run struct {
 	// provided are the providers of Cluster API of which the rendering has
 	// components.
 	provided map[string]bool
+	// begun is when the call began; slow: the caller was told that it takes long.
+	begun time.Time
+	slow  bool
 	// stuck are the kinds with whose objects the API server does not get done.
 	stuck kindSet
 	// places are those of the sweep that were looked at. loose: an object was not as the
@@ -50,7 +54,7 @@ type run struct {
 // business with one, and gathers what they have.
 func (a *Applier) begin(phases []Phase, o Options) *run {
 	r := &run{
-		Applier: a, options: o, phases: slices.Clone(phases), provided: map[string]bool{}, places: map[unique.Handle[place]]struct{}{}, sent: map[sentKey]seen{}, tried: map[sentKey]struct{}{},
+		Applier: a, options: o, begun: a.now(), phases: slices.Clone(phases), provided: map[string]bool{}, places: map[unique.Handle[place]]struct{}{}, sent: map[sentKey]seen{}, tried: map[sentKey]struct{}{},
 		res: Result{Changes: ssa.NewChangeSet(), Inventory: o.Owned, Complete: true},
 	}
 	entries := slices.Clone(o.Owned)

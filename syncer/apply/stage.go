@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
@@ -153,6 +154,31 @@ func (r *run) stage(ctx context.Context, stage []*unstructured.Unstructured, bod
 		return nil, failed.orWait()
 	}
 	return fresh, nil
+}
+
+// slowAfter is how long applying takes when the caller is told that it is slow.
+const slowAfter = 10 * time.Second
+
+// each calls f for each of n objects, some at a time. What takes long is told in between, while none
+// is under way: whoever is told may write what f reads.
+func (r *run) each(ctx context.Context, n int, f func(i int)) {
+	slow := func() bool { return r.options.Slow != nil && !r.slow && r.now().Sub(r.begun) > slowAfter }
+	var mu sync.Mutex
+	var left []int
+	inParallel(r.client.parallel, n, func(i int) {
+		if !slow() {
+			f(i)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		left = append(left, i)
+	})
+	if len(left) > 0 {
+		r.slow = true
+		r.options.Slow(ctx)
+		inParallel(r.client.parallel, len(left), func(i int) { f(left[i]) })
+	}
 }
 
 // orWait is one wait if all failures are waits. Among others, a wait is a failure like

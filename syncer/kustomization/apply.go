@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -109,6 +110,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 			status.MarkProgressing(obj, "Applying revision %s with a timeout of %s", run.snapshot.Revision, obj.GetTimeout())
 			return run.WriteAhead(ctx)
 		},
+		Slow:              func(ctx context.Context) { r.appliesSlowly(ctx, run) },
 		Force:             obj.Spec.Force,
 		Ignore:            ignoreRules(obj),
 		Stages:            r.Rules.Stages,
@@ -129,6 +131,18 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		Secretive: len(run.inputs.Sensitive) > 0 || run.inputs.Decrypter != nil,
 		Ran:       func(u *unstructured.Unstructured) bool { return run.known.ran(run, u) },
 		Applied:   run.current() && run.renderedBefore(),
+	}
+}
+
+// appliesSlowly says in the status what is applied, which is in the cluster in part by now. It
+// would tell of the revision before for as long as that takes, and who depends on it would go on.
+func (r *Reconciler) appliesSlowly(ctx context.Context, run *run) {
+	if run.current() && run.renderedBefore() {
+		return // all of it was in place, and is verified
+	}
+	status.MarkProgressing(run.Obj, "Applying revision %s with a timeout of %s", run.snapshot.Revision, run.Obj.GetTimeout())
+	if err := run.Write(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "cannot say that it takes long to apply")
 	}
 }
 

@@ -1579,6 +1579,32 @@ func TestRecreatedLate(t *testing.T) {
 	s.expect(t, "and a definition is waited for as long as any", sync(&apply.WaitError{}), want{says: waits, after: stagePoll, events: 5})
 }
 
+// TestAppliesSlowly: a status that says of the revision before that it is applied does not say so
+// while another one is there in part; that what is in place is verified is no news.
+func TestAppliesSlowly(t *testing.T) {
+	for name, tc := range map[string]struct{ applied, want string }{
+		"Commit":   {"main@sha1:1", "Unknown/Progressing"},
+		"Verified": {revision, "True/Succeeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Status.LastAppliedRevision, k.Status.ObservedGeneration = tc.applied, 1
+				k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: "Succeeded", LastTransitionTime: metav1.Time{Time: noon}}}
+			}))
+			s.run.rendering, s.run.cluster = &render.Rendering{Digest: "sha256:x"}, s.Targets.Local
+			during := &steps{run: &run{Record: recordOf(&kustomizev1.Kustomization{})}}
+			s.cluster.sync = func(ctx context.Context, o apply.Options) (apply.Result, error) {
+				o.Slow(ctx)
+				return apply.Result{Changes: ssa.NewChangeSet()}, s.client.Get(ctx, s.name(), during.Obj)
+			}
+			s.Reconciler.apply(t.Context(), s.run)
+			if got := during.says(); got != tc.want {
+				t.Errorf("while it is applied it says %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
 // TestCancelStep: whoever asks for something else ends the wait for health, and is named.
 func TestCancelStep(t *testing.T) {
 	for name, tc := range map[string]struct {
