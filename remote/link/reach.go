@@ -134,7 +134,8 @@ func (l *Link) renew(ctx context.Context) error {
 	}
 	path := "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/serviceaccounts/" + v1alpha1.ParentServiceAccount + "/token"
 	got := &authenticationv1.TokenRequest{}
-	raw, err := l.caller().do(ctx, "POST", path, body, plainContent()).Raw()
+	as := l.caller()
+	raw, err := as.do(ctx, "POST", path, body, plainContent()).Raw()
 	if err == nil {
 		err = json.Unmarshal(raw, got)
 	}
@@ -158,7 +159,13 @@ func (l *Link) renew(ctx context.Context) error {
 	l.minted.release()
 	l.lent.release()
 	// The kubeconfig has served but for the session that follows; it is read again when it is needed.
-	l.minted, l.admin, l.lent = minted, nil, l.admin
+	// One that a token which renews itself has beside it was never tried: the child may refuse it.
+	lent := l.admin
+	if as != l.admin {
+		l.admin.release()
+		lent = nil
+	}
+	l.minted, l.admin, l.lent = minted, nil, lent
 	l.renewAt, l.expires = now.Add(life*2/3), now.Add(life-tokenMargin)
 	l.versionStale = true // it may have been upgraded
 	return nil
