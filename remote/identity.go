@@ -17,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/remote/selection"
 )
 
 // identityIndex finds Children by the identity that they have on record.
@@ -199,8 +200,11 @@ func (p *push) takeOver(ctx context.Context) error {
 		return nil
 	}
 	id := p.child.Status.Identity
-	by := p.recorded.Status.SupersededBy
-	if approved := by != nil && p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation] == by.Holder; !id.TakingOver && !approved {
+	var approved, lasts bool
+	if by := p.recorded.Status.SupersededBy; by != nil {
+		approved, lasts = epoch.Approves(p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation], epoch.Mark{Epoch: by.Number, Holder: by.Holder})
+	}
+	if !id.TakingOver && !approved {
 		return nil
 	}
 	if err := p.writeStatus(ctx); err != nil { // the identity comes before the first write
@@ -233,7 +237,27 @@ func (p *push) takeOver(ctx context.Context) error {
 			taken = append(taken, from.Holder)
 		}
 	}
+	if approved && lasts {
+		if err := p.dropApproval(ctx); err != nil {
+			return err
+		}
+	}
 	id.TakingOver = false
 	p.Events.Eventf(p.child, corev1.EventTypeNormal, "TakenOver", "the records of layers are taken over from %s", strings.Join(taken, ", "))
+	return nil
+}
+
+// dropApproval takes an approval that has no number off the Child: it is used up.
+func (p *push) dropApproval(ctx context.Context) error {
+	after := p.child.DeepCopy()
+	delete(after.Annotations, v1alpha1.ApproveTakeOverAnnotation)
+	patch := client.MergeFromWithOptions(p.recorded, client.MergeFromWithOptimisticLock{})
+	after.Status = p.recorded.Status
+	if err := p.Client.Patch(ctx, after, patch, client.FieldOwner(selection.Manager)); err != nil {
+		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot take the approval off Child %s: %w", p.key(), err))
+	}
+	for _, child := range []*v1alpha1.Child{p.child, p.recorded} {
+		child.ResourceVersion, child.Annotations = after.ResourceVersion, after.Annotations
+	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -212,5 +213,66 @@ func TestTakeOverWaits(t *testing.T) {
 	child = m.contact(t)
 	if child.Status.Identity.TakingOver || len(m.writes) == 0 {
 		t.Errorf("nothing is taken over once it may be: %+v", child.Status)
+	}
+}
+
+// TestApprovalIsUsedUp: a child that was taken over by a person's word is not taken over once more
+// from the process that took it back since.
+func TestApprovalIsUsedUp(t *testing.T) {
+	for name, approval := range map[string]string{"Number": "7/there", "HolderAlone": "there"} {
+		t.Run(name, func(t *testing.T) {
+			m := newMet(t)
+			layer := types.NamespacedName{Namespace: "fleet", Name: "app"}
+			marked := func(mark epoch.Mark) {
+				t.Helper()
+				there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()
+				theirs := &records.Record{Layer: layer, Parent: mark}
+				if err := theirs.Put(t.Context(), there); err != nil {
+					t.Fatal(err)
+				}
+				cm := &corev1.ConfigMap{}
+				if err := there.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: records.Name(layer)}, cm); err != nil {
+					t.Fatal(err)
+				}
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				if m.far.record != nil {
+					cm.ResourceVersion = m.far.record.ResourceVersion + "1"
+				}
+				m.far.record, m.writes = cm, nil
+			}
+			marked(epoch.Mark{Epoch: 7, Holder: "there"})
+			child := &v1alpha1.Child{}
+			if err := m.client.Get(t.Context(), m.key, child); err != nil {
+				t.Fatal(err)
+			}
+			child.Annotations = map[string]string{v1alpha1.ApproveTakeOverAnnotation: approval}
+			if err := m.client.Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "far"}
+			child.Status.SupersededBy = &v1alpha1.Epoch{Number: 7, Holder: "there"}
+			if err := m.client.Status().Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			if child = m.contact(t); child.Status.SupersededBy != nil || len(m.writes) == 0 {
+				t.Fatalf("it is not taken over: written %v, superseded by %v", m.writes, child.Status.SupersededBy)
+			}
+			marked(epoch.Mark{Epoch: 9, Holder: "there"})
+			child.Status.SupersededBy = &v1alpha1.Epoch{Number: 9, Holder: "there"} // as the next comparison finds
+			if err := m.client.Status().Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			m.children.forget(m.key)
+			child = m.contact(t)
+			taken := slices.ContainsFunc(m.writes, func(write string) bool { return strings.HasPrefix(write, "PUT ") })
+			if by := child.Status.SupersededBy; taken || by == nil || by.Number != 9 {
+				t.Errorf("it was taken over once more: written %v, superseded by %v", m.writes, by)
+			}
+			p := &push{run: &run{child: child}}
+			if p.takesOver(epoch.Mark{Epoch: 9, Holder: "there"}) {
+				t.Error("the record of a layer may be taken over once more")
+			}
+		})
 	}
 }

@@ -124,7 +124,12 @@ func (p *push) claim(ctx context.Context, rec *record.Record) error {
 	case epoch.Foreign:
 		if !p.takesOver(rec.Parent) {
 			p.foreign = true
-			p.child.Status.SupersededBy = &v1alpha1.Epoch{Number: rec.Parent.Epoch, Holder: rec.Parent.Holder}
+			// The largest number of its marks, which an approval is for.
+			by := &v1alpha1.Epoch{Number: rec.Parent.Epoch, Holder: rec.Parent.Holder}
+			if other := p.child.Status.SupersededBy; other != nil && other.Holder == by.Holder {
+				by.Number = max(by.Number, other.Number)
+			}
+			p.child.Status.SupersededBy = by
 			return reason.Because(v1alpha1.ReasonSuperseded, fmt.Errorf(
 				"another management cluster took this child over: the record of layer %s has epoch %d of %s, which is not in the history of this tier; nothing is written. "+
 					"If that one is gone, `cascade approve take-over %s -n %s` lets this tier go on",
@@ -159,7 +164,8 @@ func (p *push) noteOwner() {
 // takesOver reports whether this tier may take the child over from a process outside of
 // its history: at the first contact, or because a person said so.
 func (p *push) takesOver(from epoch.Mark) bool {
-	return p.child.Status.Identity.TakingOver || p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation] == from.Holder
+	approved, _ := epoch.Approves(p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation], from)
+	return p.child.Status.Identity.TakingOver || approved
 }
 
 // putRecord writes a record, and what the Child's status has of it. The identity of the

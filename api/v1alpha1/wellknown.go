@@ -36,8 +36,8 @@ const (
 	// ApproveRemovalAnnotation on a Layer names the hash of the one removal from children
 	// that may pass the guard.
 	ApproveRemovalAnnotation = "cascade.dev/approve-removal"
-	// ApproveTakeOverAnnotation on a Child names the holder of the epoch, another process
-	// than any of this tier, from which this tier may take the child over.
+	// ApproveTakeOverAnnotation on a Child names the epoch of another process than any of this
+	// tier, <number>/<holder>, from which this tier may take the child over once.
 	ApproveTakeOverAnnotation = "cascade.dev/approve-take-over"
 	// ApproveRolloutAnnotation on a Rollout lets waves begin: <wave>=<revision> for each,
 	// separated by commas. The revision may be a commit or the beginning of one, of 12

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/epoch"
 )
 
 func (c *cli) newApproveTakeOver() *cobra.Command {
@@ -69,12 +70,13 @@ func (c *cli) takeOverAll(ctx context.Context, cl client.Client) error {
 	return nil
 }
 
-// takeOver names the one process from which the child may be taken over. Should another
-// one have it by then, it has to be approved again.
+// takeOver names the one process from which the child may be taken over, and its epoch. Should
+// another one have it by then, or the same one once more, it has to be approved again.
 func (c *cli) takeOver(ctx context.Context, cl client.Client, child *v1alpha1.Child) error {
 	from := child.Status.SupersededBy
 	key := client.ObjectKeyFromObject(child)
-	if err := annotate(ctx, cl, child, map[string]*string{v1alpha1.ApproveTakeOverAnnotation: &from.Holder, v1alpha1.ApprovedByAnnotation: approverOf(ctx, cl)}); err != nil {
+	approval := epoch.Mark{Epoch: from.Number, Holder: from.Holder}.Approval()
+	if err := annotate(ctx, cl, child, map[string]*string{v1alpha1.ApproveTakeOverAnnotation: &approval, v1alpha1.ApprovedByAnnotation: approverOf(ctx, cl)}); err != nil {
 		return fmt.Errorf("cannot annotate Child %s: %w", key, err)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ Child %s may be taken over from epoch %d of %s\n", key, from.Number, from.Holder)
