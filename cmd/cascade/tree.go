@@ -50,6 +50,8 @@ type tier struct {
 	Held []string `json:"held,omitempty"`
 	// Unlisted clusters below are counted but have no row: a report is bounded.
 	Unlisted int `json:"unlisted,omitempty"`
+	// unlistedReady of these are ready.
+	unlistedReady int
 	// Below counts the clusters below where these are not shown, and BelowReady those of them
 	// that are ready.
 	Below      int `json:"below,omitempty"`
@@ -274,7 +276,11 @@ func heartbeat(ctx context.Context, cl client.Client, namespace string) (*cause.
 func childTier(child *v1alpha1.Child) *tier {
 	t := fromRow(report.Row(child))
 	rows := report.RowsBelow(child)
+	ready := 0
 	for _, below := range rows {
+		if below.Ready {
+			ready++
+		}
 		at := t
 		segments := strings.Split(below.Path, ">")
 		for _, s := range segments[:len(segments)-1] {
@@ -284,6 +290,7 @@ func childTier(child *v1alpha1.Child) *tier {
 	}
 	if c := report.CountsBelow(child); c != nil {
 		t.Unlisted = max(0, int(c.Total)-len(rows))
+		t.unlistedReady = min(t.Unlisted, max(0, int(c.Ready)-ready))
 	}
 	return t
 }

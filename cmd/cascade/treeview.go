@@ -85,7 +85,7 @@ func (v treeView) filter(t *tier) bool {
 	}
 	passes := v.passes(t)
 	if !passes {
-		t.Unlisted = 0 // nobody knows what they are
+		t.Unlisted, t.unlistedReady = 0, 0 // nobody knows what they are
 	}
 	t.Children = slices.DeleteFunc(t.Children, func(c *tier) bool { return !v.filter(c) })
 	return passes || len(t.Children) > 0
@@ -158,13 +158,13 @@ func cut(t *tier, depth int) {
 	}
 	all, ready := count(t)
 	t.Children = nil
-	t.Unlisted = 0
+	t.Unlisted, t.unlistedReady = 0, 0
 	t.Below, t.BelowReady = all, ready
 }
 
 // count returns how many clusters are below, and how many of these are ready.
 func count(t *tier) (all, ready int) {
-	all = t.Unlisted
+	all, ready = t.Unlisted, t.unlistedReady
 	for _, c := range t.Children {
 		below, well := count(c)
 		all, ready = all+below+1, ready+well
