@@ -423,10 +423,22 @@ func (b *bootstrap) keep(ctx context.Context, c client.Client, flux *layout.Flux
 		return keepLogin(ctx, c, b.secretKey(), b.url, l.Data)
 	}
 	key := client.ObjectKey{Namespace: flux.GitRepository.GetNamespace(), Name: flux.Secret}
-	if has, err := loginSecret(ctx, c, key); err != nil || has != nil {
+	has, err := loginSecret(ctx, c, key)
+	if err != nil {
 		return err
 	}
-	if err := keepLogin(ctx, c, key, b.url, l.Data); err != nil {
+	data := l.Data
+	if has != nil {
+		if !b.login.some() {
+			return nil
+		}
+		if address, _, _ := unstructured.NestedString(flux.GitRepository.Object, "spec", "url"); !login.SameServer(address, b.url) {
+			fmt.Fprintf(b.streams.ErrOut, "► Secret %s stays as it is: it is for %s\n", key, address)
+			return nil
+		}
+		data = login.Replaced(has, l.Data)
+	}
+	if err := keepLogin(ctx, c, key, b.url, data); err != nil {
 		return err
 	}
 	if !b.waits {

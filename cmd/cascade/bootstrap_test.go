@@ -815,6 +815,45 @@ func TestBootstrapKeepsFluxLogin(t *testing.T) {
 	}
 }
 
+// TestBootstrapReplacesFluxLogin: who says another login than the one that a tier from Flux has
+// means the tier, for the server that it is for.
+func TestBootstrapReplacesFluxLogin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, password, address string
+		want                      map[string]string
+	}{
+		"Said":      {"it is to be rotated", "new", "https://example.com/fleet", map[string]string{"username": "ann", "password": "new", "ca.crt": "ca"}},
+		"OtherKind": {"it is for the clone alone", "new", "ssh://git@example.com/fleet", map[string]string{"username": "git", "password": "old", "bearerToken": "old", "ca.crt": "ca"}},
+		"NotSaid":   {"the tier has one", "", "https://example.com/fleet", map[string]string{"username": "git", "password": "old", "bearerToken": "old", "ca.crt": "ca"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("GIT_PASSWORD", tc.password)
+			b, _ := newBootstrapOf(func(b *bootstrap) {
+				b.url = "https://example.com/fleet"
+			})
+			c := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			old := map[string][]byte{"username": []byte("git"), "password": []byte("old"), "bearerToken": []byte("old"), "ca.crt": []byte("ca")}
+			if err := keepLogin(t.Context(), c, fluxSecret(), b.url, old); err != nil {
+				t.Fatal(err)
+			}
+			git := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"url": tc.address}}}
+			git.SetNamespace("flux-system")
+			l := &login.Login{Data: map[string][]byte{"username": []byte("ann"), "password": []byte("new")}}
+			if err := b.keep(t.Context(), c, &layout.Flux{GitRepository: git, Secret: "flux-system"}, l); err != nil {
+				t.Fatal(err)
+			}
+			has, err := loginSecret(t.Context(), c, fluxSecret())
+			got := map[string]string{}
+			for key, value := range has {
+				got[key] = string(value)
+			}
+			if err != nil || !maps.Equal(got, tc.want) {
+				t.Errorf("%s: the Secret has %v: %v", tc.reason, got, err)
+			}
+		})
+	}
+}
+
 // TestBootstrapMadeKey: a key that was made goes on to be used until the tier syncs with it, and
 // what it was told of a server counts for that server.
 func TestBootstrapMadeKey(t *testing.T) {

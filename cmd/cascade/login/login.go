@@ -225,6 +225,24 @@ func Elsewhere(address string, data map[string][]byte) map[string][]byte {
 	return kept
 }
 
+// Replaced is a Secret with another login for the same server: what else it has stays, as the
+// certificates and host keys of the server.
+func Replaced(has, with map[string][]byte) map[string][]byte {
+	data := maps.Clone(has)
+	for _, key := range []string{usernameKey, passwordKey, bearerKey, identityKey, publicKey} {
+		delete(data, key)
+	}
+	maps.Copy(data, with)
+	return data
+}
+
+// SameServer reports whether a login for one URL is one for another.
+func SameServer(a, b string) bool {
+	one, err := url.Parse(a)
+	other, err2 := url.Parse(b)
+	return err == nil && err2 == nil && one.Scheme == other.Scheme && one.Host == other.Host
+}
+
 // InUse is the login of a Secret as it is, for a repository that is synced with it already.
 func InUse(address string, data map[string][]byte) (*Login, error) {
 	u, err := url.Parse(address)
