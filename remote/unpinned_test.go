@@ -165,7 +165,7 @@ func TestNobodyLooked(t *testing.T) {
 	}
 }
 
-// TestOthersFirst: a process that took many children over hears of each of them before it looks
+// TestOthersFirst: a process that took many children over reaches each of them before it looks
 // closely at one whose layers are in place, which waits for that only so long.
 func TestOthersFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
