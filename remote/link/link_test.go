@@ -135,22 +135,6 @@ func TestRotationIsSilent(t *testing.T) {
 	}
 }
 
-// TestRenewedBesideRefused: a token that renews itself goes on, whatever stands in a kubeconfig that
-// was changed meanwhile: nobody has tried it.
-func TestRenewedBesideRefused(t *testing.T) {
-	f := newFar(t)
-	n := newNear(t, f)
-	n.good(t)
-	n.token, n.q.Source = "nobody's", "s2"
-	n.clock.add(time.Minute)
-	n.good(t)
-	n.clock.add(44 * time.Minute)
-	n.good(t)
-	if f.minted != 2 || n.failures != 0 {
-		t.Errorf("%d tokens, %d failures", f.minted, n.failures)
-	}
-}
-
 func TestRefusedCredentials(t *testing.T) {
 	f := newFar(t)
 	n := newNear(t, f)
