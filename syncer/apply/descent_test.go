@@ -123,22 +123,33 @@ func TestAlong(t *testing.T) {
 	}
 }
 
-// TestKeysBeside: a confirmed Namespace waits for what is still declared in it and Clusters need (read 469).
+// TestKeysBeside: a confirmed Namespace waits for what is in it and Clusters need, as long as they do: for what is
+// still declared (read 469), and for what nobody declares here any more, or never did (read 530).
 func TestKeysBeside(t *testing.T) {
 	const keys = "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}"
 	const identity = "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: AzureClusterIdentity\nmetadata: {name: i}\nspec: {clientSecret: {namespace: x, name: keys}}"
 	const user = "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: AzureCluster\nmetadata: {namespace: other, name: a, labels: {cluster.x-k8s.io/cluster-name: c}}\n" +
 		"spec: {identityRef: {kind: AzureClusterIdentity, namespace: x, name: i}}"
 	const cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {namespace: other, name: c}"
+	const exempt = "apiVersion: v1\nkind: Secret\nmetadata: {name: keys, annotations: {" + directive.Group + "/prune: disabled}}"
+	const taken = "apiVersion: v1\nkind: Secret\nmetadata: {name: keys, labels: {" + group + "/name: other, " + group + "/namespace: x}}"
+	const another = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: free}"
 	for name, tc := range map[string]struct {
 		reason, declared string
 		others           []string
 		waits            bool
+		// gone: it is not declared any more.
+		gone bool
 	}{
-		"Keys":     {"an identity beside them is used in another namespace", keys, []string{identity, user, cluster}, true},
-		"Exempt":   {"also if they ask not to be pruned", strings.TrimSuffix(keys, "}") + ", annotations: {" + directive.Group + "/prune: disabled}}", []string{identity, user, cluster}, true},
-		"Identity": {"so is the identity itself", identity, []string{user, cluster}, true},
-		"Free":     {"nothing reads the Secret", keys, nil, false},
+		"Keys":     {"an identity beside them is used in another namespace", keys, []string{identity, user, cluster}, true, false},
+		"Exempt":   {"also if they ask not to be pruned", exempt, []string{identity, user, cluster}, true, false},
+		"Identity": {"so is the identity itself", identity, []string{user, cluster}, true, false},
+		"Free":     {"nothing reads the Secret", keys, nil, false, false},
+		"Left":     {"a commit took out keys that ask not to be pruned", exempt, []string{identity, user, cluster}, true, true},
+		"Taken":    {"another owner has taken over what a commit took out", taken, []string{identity, user, cluster}, true, true},
+		"Made":     {"another object made them", another, []string{keys, identity, user, cluster}, true, false},
+		"Unused":   {"no Cluster uses what asks not to be pruned", exempt, []string{identity}, false, true},
+		"Ended":    {"the Cluster has ended", exempt, []string{identity, user}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
@@ -149,17 +160,31 @@ func TestKeysBeside(t *testing.T) {
 				return inventory.Of(u)
 			}
 			namespace := put(parsed(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: x, annotations: {cascade.dev/deletion: confirmed}}"))
-			declared := put(inX(parsed(t, tc.declared)))
+			object := inX(parsed(t, tc.declared))
+			theirs := object.GetLabels()
+			declared := put(object)
+			if theirs != nil {
+				s.put(object, func(u *unstructured.Unstructured) { u.SetLabels(theirs) })
+			}
 			for _, text := range tc.others {
 				s.put(inX(parsed(t, text)), nil)
 			}
-			res := Result{Changes: ssa.NewChangeSet()}
-			err := s.applier(t).prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{namespace, declared}, Rendered: []inventory.Entry{declared}}, Options{}, nil, &res)
-			if err != nil {
-				t.Fatal(err)
+			facts := inventory.Facts{Owned: []inventory.Entry{namespace, declared}, Rendered: []inventory.Entry{declared}}
+			if tc.gone {
+				facts.Rendered = nil
 			}
-			if waits := slices.Contains(res.Plan.OfCluster, namespace); waits != tc.waits || slices.Contains(res.Deleted, namespace) == tc.waits {
-				t.Errorf("%s: it waits: %t; deleted is %v", tc.reason, waits, res.Deleted)
+			for turn := range 2 {
+				res := Result{Changes: ssa.NewChangeSet()}
+				if err := s.applier(t).prune(t.Context(), facts, Options{}, nil, &res); err != nil {
+					t.Fatal(err)
+				}
+				if waits := slices.Contains(res.Plan.OfCluster, namespace); waits != tc.waits || slices.Contains(res.Deleted, namespace) == tc.waits {
+					t.Fatalf("%s: it waits in turn %d: %t; deleted is %v", tc.reason, turn, waits, res.Deleted)
+				}
+				if !tc.waits {
+					break
+				}
+				facts.Owned = res.Inventory
 			}
 		})
 	}

@@ -157,7 +157,9 @@ func (a *Applier) weigh(ctx context.Context, e inventory.Entry, u *unstructured.
 	}
 	switch {
 	case e.Group == "" && e.Kind == "Namespace":
-		live.Holds, err = a.holds(ctx, e.Name, owned)
+		if live.Holds, err = a.holds(ctx, e.Name, owned); err == nil && (live.Confirmed || k.confirmed) {
+			live.OfCluster, err = a.servesElsewhere(ctx, e.Name, k)
+		}
 	case isSync(e):
 		live.Holds, live.Carries, err = a.carries(ctx, e, u, k)
 	case isLayer(e):

@@ -8,9 +8,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
@@ -57,6 +59,54 @@ func (a *Applier) holds(ctx context.Context, namespace string, owned []inventory
 		}
 	}
 	return held, nil
+}
+
+// servesElsewhere names a Cluster that needs keys, an identity or a class in a Namespace, whoever owns these:
+// what asks to stay, what another owner took over and what was made of other objects are in no inventory
+// here, and go with the Namespace all the same. What is of a Cluster in the Namespace goes with that one.
+func (a *Applier) servesElsewhere(ctx context.Context, namespace string, k *lookups) (string, error) {
+	kinds, err := a.kindsIn(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !slices.ContainsFunc(kinds, func(gvk schema.GroupVersionKind) bool { return clusterapi.IsCluster(gvk.GroupKind()) }) {
+		return "", nil
+	}
+	for _, gvk := range kinds {
+		if !mayServeElsewhere(inventory.Entry{Group: gvk.Group, Kind: gvk.Kind}) {
+			continue
+		}
+		var within []*unstructured.Unstructured
+		err := a.eachIn(ctx, gvk, namespace, func(o *metav1.PartialObjectMetadata) (more bool) {
+			if u := metadataOf(o, gvk); o.DeletionTimestamp == nil && clusterapi.ClusterOf(u) == "" {
+				within = append(within, u)
+			}
+			return true
+		})
+		if err != nil {
+			return "", fmt.Errorf("cannot list %s in namespace %s: %w", gvk.Kind, namespace, err)
+		}
+		for _, u := range within {
+			e := inventory.Of(u)
+			if isCredential(e) {
+				if err := a.facts.Get(ctx, client.ObjectKeyFromObject(u), u); confirmsAbsence(err) {
+					continue
+				} else if err != nil {
+					return "", fmt.Errorf("cannot read %s: %w", e, err)
+				}
+			}
+			// Whoever confirmed the Namespace was asked about all that is in it.
+			if cluster, _, err := a.neededBy(ctx, e, u, true, k); err != nil || cluster != "" {
+				return cluster, err
+			}
+		}
+	}
+	return "", nil
+}
+
+// mayServeElsewhere reports whether Clusters of other namespaces may need an object of a kind.
+func mayServeElsewhere(e inventory.Entry) bool {
+	return isSecret(e) || isCredential(e) || clusterapi.IsGroup(e.Group) && (clusterapi.IsIdentity(e.Kind) || clusterapi.IsClass(e.Kind))
 }
 
 // eachIn calls f for the objects of a kind in a namespace, page by page, while it wants

@@ -194,7 +194,7 @@ func (s *server) discovered(path string) any {
 		if at := strings.LastIndex(place, "/"); place[:at] == path {
 			resources.GroupVersion = gvk.GroupVersion().String()
 			resources.APIResources = append(resources.APIResources, metav1.APIResource{
-				Name: place[at+1:], Kind: gvk.Kind, Namespaced: scope.Name() == meta.RESTScopeNameNamespace, Verbs: []string{"list"},
+				Name: place[at+1:], Kind: gvk.Kind, Namespaced: scope.Name() == meta.RESTScopeNameNamespace, Verbs: []string{"list", "delete"},
 			})
 		}
 	}

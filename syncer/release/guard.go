@@ -131,10 +131,10 @@ func (d Candidate) judge() Verdict {
 
 // neededToTheEnd reports whether Cluster API needs a part of a Cluster to take that down: its
 // infrastructure, control plane, class and certificates, the identity that it uses and the
-// keys of that. Machines and what they are made after may go before.
+// keys of that, and the Namespace of these. Machines and what they are made after may go before.
 func neededToTheEnd(e inventory.Entry, live inventory.Live) bool {
 	kind := strings.TrimSuffix(e.Kind, "Template") // of a class
-	return live.ClusterSecret || live.Credential != "" ||
+	return live.ClusterSecret || live.Credential != "" || isNamespace(e) ||
 		clusterapi.IsGroup(e.Group) && (clusterapi.IsIdentity(kind) || clusterapi.IsClass(kind) || clusterapi.MayNameIdentity(kind))
 }
 
@@ -273,7 +273,7 @@ func (s *verdicts) namespaces() (inhabited, before map[string]bool) {
 			inhabited[e.Namespace] = true
 		}
 		// Keys that Clusters use go after these, whoever is asked about what first.
-		if v == WithCluster || (v == Held || v == Awaited) && d.Live.Serves() || isCluster(e) && v != Gone && v != Foreign {
+		if v == WithCluster || (v == Held || v == Awaited || v == Foreign) && d.Live.Serves() || isCluster(e) && v != Gone && v != Foreign {
 			before[e.Namespace] = true
 		}
 	}
@@ -421,12 +421,14 @@ func (g *guard) judgeAll(ctx context.Context, entries, declared []inventory.Entr
 }
 
 // lookWithin looks at what else is in the Namespaces that are about to be deleted, and settles that: at
-// what waits to be deleted, and of what the chart declares at what Clusters may need.
+// what waits to be deleted, and of what the chart declares or leaves behind at what Clusters may need.
 func (g *guard) lookWithin(ctx context.Context, look apply.Look, s *verdicts, waiting []inventory.Entry) {
-	serving := slices.DeleteFunc(slices.Clone(s.declared), func(e inventory.Entry) bool { return !inventory.MayServe(e) })
+	serving := slices.DeleteFunc(slices.Concat(s.declared, s.left), func(e inventory.Entry) bool { return !inventory.MayServe(e) })
 	for _, e := range slices.Concat(waiting, serving) {
 		if s.takes(e) {
-			s.judged[e] = g.look(ctx, look, e, false)
+			d := g.look(ctx, look, e, false)
+			d.Kept = d.Kept || slices.Contains(s.left, e)
+			s.judged[e] = d
 		}
 	}
 	s.settle()

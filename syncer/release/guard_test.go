@@ -353,6 +353,11 @@ func TestNamespaceOfRelease(t *testing.T) {
 		"DeclaredFree": {reason: "no Cluster uses what it still has", release: both, targets: []inventory.Entry{keys}, live: map[string]inventory.Live{"apps": confirmed, "keys": owned(nil)}},
 		"HandedKeys":   {reason: "another owner is to have them", release: both, dropped: []inventory.Entry{keys}, claim: claim, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
 		"Identity":     {reason: "a person is asked about it, and a Cluster uses it", release: []inventory.Entry{namespace, identity}, dropped: []inventory.Entry{identity}, live: map[string]inventory.Live{"apps": confirmed, "i": owned(func(l *inventory.Live) { l.OfCluster = "prod" })}, want: WithCluster},
+		"KeptKeys":     {reason: "the object itself asks to be kept", release: both, targets: []inventory.Entry{keys}, kept: true, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
+		"DroppedKept":  {reason: "also where the chart has it no more", release: both, dropped: []inventory.Entry{keys}, kept: true, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
+		"LeftKeys":     {reason: "the chart leaves them behind", release: both, dropped: []inventory.Entry{keys}, keep: true, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
+		"OthersKeys":   {reason: "a Cluster elsewhere needs what others have in it", release: []inventory.Entry{namespace}, live: map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed, l.OfCluster = true, "prod" })}, want: WithCluster},
+		"OthersWhole":  {reason: "also where a person confirmed that all of the release goes", release: []inventory.Entry{namespace}, whole: true, live: map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.OfCluster, l.Holds = "prod", []string{"Secret/apps/keys"} })}, want: WithCluster},
 		"Late":         {reason: "it goes too", release: both, live: unconfirmed},
 	} {
 		t.Run(name, func(t *testing.T) {
