@@ -1075,6 +1075,87 @@ func TestStays(t *testing.T) {
 	}
 }
 
+// TestStaysInOrder: what did not arrive is not told after what is newer of the same, as that would be the last that
+// is told of it (read 531).
+func TestStaysInOrder(t *testing.T) {
+	of := func(severity, reason string, names ...string) (all []eventv1.Event) {
+		for _, name := range names {
+			e := event(name, name+" "+reason)
+			e.Severity, e.Reason = severity, reason
+			all = append(all, e)
+		}
+		return all
+	}
+	many := []string{"a", "b", "c", "d", "e"}
+	for name, tt := range map[string]struct {
+		reason, kind  string
+		before, after []eventv1.Event
+		want          string
+	}{
+		"Status":   {"the commit is green by now", "gitea", of("info", meta.ProgressingReason, "web"), of("info", "ReconciliationSucceeded", "web"), "success"},
+		"Incident": {"it fails again", "pagerduty", of("info", "ReconciliationSucceeded", "web"), of("error", "BuildFailed", "web"), "trigger"},
+		"Many":     {"they are well by now", "slack", of("error", "BuildFailed", many...), of("info", "ReconciliationSucceeded", many...), "ReconciliationSucceeded"},
+		"OneOf":    {"so is one of many", "slack", of("error", "BuildFailed", many...), of("info", "ReconciliationSucceeded", "a"), "ReconciliationSucceeded"},
+		"Reasons":  {"it fails for another reason since", "slack", of("error", "BuildFailed", "web"), of("error", "PruneBlocked", "web"), "PruneBlocked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int32
+			tried, begun, taken := make(chan struct{}), make(chan struct{}), make(chan string, 100)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				n := requests.Add(1)
+				if n == 1 {
+					close(begun)
+					<-tried
+				}
+				if n <= attempts {
+					w.WriteHeader(http.StatusBadGateway)
+					return
+				}
+				taken <- string(body)
+				w.WriteHeader(http.StatusCreated)
+			}))
+			t.Cleanup(server.Close)
+			address := server.URL
+			if tt.kind == "gitea" {
+				address += "/org/repo"
+			}
+			p := provider("to", tt.kind, address, func(s *notificationv1beta3.ProviderSpec) {
+				s.Channel, s.SecretRef = "key", &meta.LocalObjectReference{Name: "login"}
+			})
+			b := newBench(t, p, alertFor("to", nil), secret("login", map[string]string{"token": "x"}))
+			b.groups = alert.NewGroups(alert.Windows{Quiet: 20 * time.Millisecond, QuietMany: 20 * time.Millisecond, Longest: time.Second, LongestMany: time.Second, Again: time.Hour})
+			waiting := func(is func(float64) bool) {
+				for !is(testutil.ToFloat64(b.metrics.queued.WithLabelValues(tt.kind))) {
+					if t.Context().Err() != nil {
+						t.Fatal("it waits for ever")
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+			for _, e := range tt.before {
+				b.Take(e, nil)
+			}
+			b.run(t)
+			<-begun
+			for _, e := range tt.after {
+				b.Take(e, nil)
+			}
+			waiting(func(n float64) bool { return n > 1 })
+			close(tried)
+			waiting(func(n float64) bool { return n == 0 })
+			close(taken)
+			last := ""
+			for last = range taken {
+			}
+			if !strings.Contains(last, tt.want) {
+				t.Errorf("%s: the last that is told is %s, want %s", tt.reason, last, tt.want)
+			}
+		})
+	}
+}
+
 // TestTooLate: a Provider that nobody mends is sent nothing any more after a day, however much waits for it.
 func TestTooLate(t *testing.T) {
 	in := newInbound(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })

@@ -301,15 +301,20 @@ func (qs *queues) reopen(q *queue, incident string) (dropped []gone) {
 	return dropped
 }
 
-func sameStatus(a, b *alert.Message) bool {
+func sameStatus(a, b *alert.Message) bool { return a.Alert == b.Alert && sameCommit(a, b) }
+
+func sameCommit(a, b *alert.Message) bool {
 	was, _ := a.Event.GetRevision()
 	is, _ := b.Event.GetRevision()
-	return was == is && sameObject(a, b)
+	return was == is && about(a, b)
 }
 
-func sameObject(a, b *alert.Message) bool {
-	return a.Alert == b.Alert && a.Event.InvolvedObject.Kind == b.Event.InvolvedObject.Kind &&
-		a.Event.InvolvedObject.Namespace == b.Event.InvolvedObject.Namespace && a.Event.InvolvedObject.Name == b.Event.InvolvedObject.Name
+func sameObject(a, b *alert.Message) bool { return a.Alert == b.Alert && about(a, b) }
+
+// about reports whether two messages tell of one object, whichever Alerts want them.
+func about(a, b *alert.Message) bool {
+	of, other := &a.Event.InvolvedObject, &b.Event.InvolvedObject
+	return of.Kind == other.Kind && of.Namespace == other.Namespace && of.Name == other.Name
 }
 
 func (qs *queues) remove(q *queue, at int) item {

@@ -37,8 +37,8 @@ const (
 	stays
 )
 
-// turn sends the message whose turn it is. Where it stays, the next one is tried as well: if that
-// gets through, nothing is wrong with the Provider, and the message is given up when the same
+// turn sends the message whose turn it is. Where it stays, one that tells of something else is tried as
+// well: if that gets through, nothing is wrong with the Provider, and the message is given up when the same
 // happens to it again.
 func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 	switch s.deliver(life, line, q, i) {
@@ -57,7 +57,7 @@ func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 	default:
 	}
 	through := false
-	if next, ok, _ := s.queues.next(q, false); ok {
+	if next, at, ok := s.queues.other(q, i); ok {
 		switch s.deliver(life, line, q, &next) {
 		case sent:
 			through = true
@@ -65,18 +65,18 @@ func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 		case waits:
 			through = true
 		case stays:
-			s.stay(q, &next)
+			s.stay(q, &next, at)
 		case lost:
 			s.done(&next)
 		}
-		if through && (i.passed || next.outdates(i)) {
-			s.incidents.forget(i)
-			s.done(i)
-			return
-		}
+	}
+	if through && i.passed {
+		s.incidents.forget(i)
+		s.done(i)
+		return
 	}
 	i.passed = i.passed || through
-	s.stay(q, i)
+	s.stay(q, i, 0)
 	if !through {
 		s.hold(life, line, q)
 	}
@@ -85,9 +85,9 @@ func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 // done notes that a message waits no more.
 func (s *sending) done(i *item) { s.metrics.queued.WithLabelValues(i.kind).Dec() }
 
-// stay puts a message that did not arrive back into its queue.
-func (s *sending) stay(q *queue, i *item) {
-	if !s.queues.back(q, i) {
+// stay puts a message that did not arrive back into its place in its queue.
+func (s *sending) stay(q *queue, i *item, at int) {
+	if !s.queues.back(q, i, at) {
 		s.done(i)
 	}
 }
@@ -186,19 +186,65 @@ func (i *item) outdates(w *item) bool {
 	return is == alert.Well || is == alert.Failing && (alert.StateOf(&a.Event) != alert.Failing || a.Event.Reason == b.Event.Reason)
 }
 
-// back makes an item that did not arrive the first one of its queue again. It reports false where
-// something newer that waits makes it needless.
-func (qs *queues) back(q *queue, i *item) bool {
+// touches reports whether it matters in which order two items arrive: the last that is told of an object has
+// to be what is so. Which objects many are is not known any more, so that any of their kind may be one.
+func (i *item) touches(w *item) bool {
+	a, b := &i.message, &w.message
+	switch {
+	case payload.IsStatus(i.kind):
+		return sameCommit(a, b)
+	case i.closes() || w.closes():
+		return slices.ContainsFunc(i.incidents(), func(key string) bool { return slices.Contains(w.incidents(), key) })
+	case !i.lasts() || !w.lasts():
+		return false // it says nothing of how the object is
+	case a.Many() || b.Many():
+		return a.Event.InvolvedObject.Kind == b.Event.InvolvedObject.Kind && a.Event.Severity != b.Event.Severity
+	}
+	return about(a, b)
+}
+
+// incidents are the keys of those that an item opens or closes.
+func (i *item) incidents() []string {
+	if i.opens != "" {
+		return []string{i.opens}
+	}
+	return i.message.Over
+}
+
+// other takes the oldest item out of a queue that may arrive before i, and before all that waits longer than
+// it does. at is its place.
+func (qs *queues) other(q *queue, i *item) (next item, at int, ok bool) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for at := range q.waiting {
+		w := &q.waiting[at]
+		if !w.touches(i) && !slices.ContainsFunc(q.waiting[:at], func(before item) bool { return w.touches(&before) }) {
+			return qs.remove(q, at), at, true
+		}
+	}
+	return item{}, 0, false
+}
+
+// back puts an item that did not arrive back into its place in its queue, before what is newer of the same.
+// It reports false where something newer that waits makes it needless.
+func (qs *queues) back(q *queue, i *item, at int) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q.out = true
 	if i.closes() {
 		return qs.left(q, i)
 	}
-	if slices.ContainsFunc(q.waiting, func(w item) bool { return w.outdates(i) }) {
+	status := payload.IsStatus(i.kind)
+	if slices.ContainsFunc(q.waiting, func(w item) bool {
+		return w.outdates(i) || status && sameStatus(&w.message, &i.message)
+	}) {
 		return false
 	}
-	qs.insert(q, 0, *i)
+	at = min(at, len(q.waiting))
+	if newer := slices.IndexFunc(q.waiting[:at], func(w item) bool { return w.touches(i) }); newer >= 0 {
+		at = newer
+	}
+	qs.insert(q, at, *i)
 	return true
 }
 
