@@ -986,7 +986,7 @@ func TestStays(t *testing.T) {
 		code, refused int // the first requests are refused so
 		after         []eventv1.Event
 		mend          func(*bench) error
-		bad           string // what the server never takes
+		bad           []string // what the server never takes
 		want          []string
 	}{
 		"Once":       {reason: "it is told once, and nobody says it again", before: []eventv1.Event{event("web", "web failed")}, code: out, refused: 6, want: []string{"web failed"}},
@@ -1015,8 +1015,12 @@ func TestStays(t *testing.T) {
 			after: []eventv1.Event{event("api", "api failed")}, want: []string{"api failed"},
 		},
 		"Fails": {
-			reason: "it fails at one message alone", bad: "web failed", before: []eventv1.Event{event("web", "web failed")},
+			reason: "it fails at one message alone", bad: []string{"web failed"}, before: []eventv1.Event{event("web", "web failed")},
 			after: []eventv1.Event{event("api", "api failed"), event("db", "db failed")}, want: []string{"api failed", "db failed"},
+		},
+		"FailsAtSome": {
+			reason: "it fails at several", bad: []string{"web failed", "api failed", "k failed"}, before: []eventv1.Event{event("web", "web failed"), event("api", "api failed"), event("k", "k failed")},
+			after: []eventv1.Event{event("a", "a failed"), event("b", "b failed"), event("c", "c failed"), event("d", "d failed")}, want: []string{"a failed", "b failed", "c failed", "d failed"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1032,7 +1036,7 @@ func TestStays(t *testing.T) {
 					taken <- e.Message
 				case n <= tt.refused || tt.code == http.StatusUnauthorized:
 					w.WriteHeader(tt.code)
-				case e.Message == tt.bad:
+				case slices.Contains(tt.bad, e.Message):
 					w.WriteHeader(out)
 				default:
 					taken <- e.Message
@@ -1154,6 +1158,49 @@ func TestStaysInOrder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStatusesOfOthers: commits that the repository of a Provider has not hold up none of its own, and wait for
+// nothing once others arrive (read 532).
+func TestStatusesOfOthers(t *testing.T) {
+	const own = "0000000000000000000000000000000000000000"
+	in := newInbound(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Path, own) {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	b := newBench(t, alertFor("git", nil), secret("login", map[string]string{"token": "x"}), provider("git", "gitea", in.URL+"/org/repo", func(s *notificationv1beta3.ProviderSpec) {
+		s.SecretRef = &meta.LocalObjectReference{Name: "login"}
+	}))
+	b.linger = time.Hour
+	for _, name := range []string{"a", "b", "c"} {
+		b.Take(event(name, "it failed"), nil)
+	}
+	b.run(t)
+	b.happened(t)
+	tell := func(name, revision string) {
+		e := event(name, "it failed")
+		e.Metadata = map[string]string{"kustomize.toolkit.fluxcd.io/revision": "main@sha1:" + revision}
+		b.Take(e, nil)
+	}
+	until := func(is func() bool) {
+		for !is() {
+			if t.Context().Err() != nil {
+				t.Fatal("it never comes to that")
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	waiting := func() float64 { return testutil.ToFloat64(b.metrics.queued.WithLabelValues("gitea")) }
+	for n, name := range []string{"x", "y", "z", "w"} {
+		tell(name, own)
+		until(func() bool { return int(b.count("gitea", resultSent)) > n })
+	}
+	until(func() bool { return waiting() == 0 })
+	tell("d", commit)
+	until(func() bool { return int(b.count("gitea", resultFailed)) == 4 && waiting() == 0 })
 }
 
 // TestTooLate: a Provider that nobody mends is sent nothing any more after a day, however much waits for it.

@@ -50,6 +50,8 @@ type failure struct {
 	again bool
 	// final tells that none ever does, whatever somebody mends: it is about the message.
 	final bool
+	// own tells that it may be about the message alone, as others are of other commits.
+	own bool
 }
 
 func (f *failure) Error() string { return f.text }
@@ -115,6 +117,7 @@ func refusal(code int) *failure {
 		return failuref(ReasonRefused, false, "%s; check the Secret of spec.secretRef", what)
 	}
 	f := failuref(ReasonRefused, false, "%s; check the address, spec.channel and spec.type", what)
-	f.final = code != http.StatusNotFound && code != http.StatusGone
+	f.own = code == http.StatusNotFound || code == http.StatusGone
+	f.final = !f.own
 	return f
 }

@@ -126,6 +126,8 @@ type queue struct {
 	wake     chan struct{}
 	// out tells that the first one did not arrive, and stays.
 	out bool
+	// tried is the place behind that of the item that was tried last besides the first one.
+	tried int
 }
 
 type item struct {
@@ -422,7 +424,7 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) o
 		}
 		if err == nil {
 			s.metrics.add(i.kind, resultSent, 1)
-			line.failing, line.out = false, time.Time{}
+			line.failing, line.arrives, line.out = false, true, time.Time{}
 			s.queues.well(q)
 			s.recovered(p)
 			return sent
@@ -440,7 +442,7 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) o
 		if f.again && line.out.IsZero() && n < attempts && s.rest(life, n) {
 			continue
 		}
-		return s.undelivered(life, p, i, f)
+		return s.undelivered(life, line, p, i, f)
 	}
 }
 

@@ -60,6 +60,8 @@ type line struct {
 	settings   payload.Settings
 	client     *http.Client
 	failing    bool
+	// arrives tells that the Provider, as it is, has taken something.
+	arrives bool
 	// old tells that what the Secrets say was read before the attempt, not for it.
 	old bool
 	// out is since when nothing arrives; zero while something does.
@@ -88,6 +90,7 @@ func (s *Senders) open(ctx context.Context, l *line, p *notificationv1beta3.Prov
 		return err
 	}
 	l.close()
+	l.arrives = l.arrives && l.uid == p.UID && l.generation == p.Generation
 	l.uid, l.generation, l.until, l.settings = p.UID, p.Generation, now.Add(fresh), settings
 	l.client = s.client(config, proxy)
 	return nil
@@ -306,7 +309,9 @@ func (s *sending) statusName(ctx context.Context, p *notificationv1beta3.Provide
 	}
 	a := &notificationv1beta3.Alert{}
 	if err := s.o.Client.Get(ctx, m.Alert, a); err != nil {
-		return "", failuref(payload.ReasonInvalid, false, "Alert %s is gone, which spec.commitStatusExpr may name", m.Alert)
+		f := failuref(payload.ReasonInvalid, false, "Alert %s is gone, which spec.commitStatusExpr may name", m.Alert)
+		f.own = true
+		return "", f
 	}
 	text, err := json.Marshal(&m.Event)
 	if err != nil {
@@ -330,7 +335,9 @@ func (s *sending) statusName(ctx context.Context, p *notificationv1beta3.Provide
 	var exceeded *worker.Exceeded
 	switch {
 	case errors.As(err, &wrong):
-		return "", invalid("cannot evaluate spec.commitStatusExpr: %s", alert.Cut(wrong.Text, 300))
+		f := failuref(payload.ReasonInvalid, false, "cannot evaluate spec.commitStatusExpr: %s", alert.Cut(wrong.Text, 300))
+		f.own = true
+		return "", f
 	case errors.Is(err, expression.ErrLate), errors.As(err, &exceeded):
 		return "", invalid("cannot evaluate spec.commitStatusExpr: it takes too long, or too much memory")
 	case err != nil:

@@ -57,6 +57,7 @@ func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 	default:
 	}
 	through := false
+	// Each time another one, as there may be several that nobody takes.
 	if next, at, ok := s.queues.other(q, i); ok {
 		switch s.deliver(life, line, q, &next) {
 		case sent:
@@ -68,6 +69,9 @@ func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 			s.stay(q, &next, at)
 		case lost:
 			s.done(&next)
+		}
+		if through {
+			s.queues.overtake(q, at)
 		}
 	}
 	if through && i.passed {
@@ -135,7 +139,7 @@ func (s *sending) versionOf(ctx context.Context, name types.NamespacedName) vers
 }
 
 // undelivered tells of a message that did not arrive, and decides whether it stays.
-func (s *sending) undelivered(life context.Context, p *notificationv1beta3.Provider, i *item, f *failure) outcome {
+func (s *sending) undelivered(life context.Context, line *line, p *notificationv1beta3.Provider, i *item, f *failure) outcome {
 	m := &i.message
 	if !i.late {
 		i.late = true
@@ -147,7 +151,7 @@ func (s *sending) undelivered(life context.Context, p *notificationv1beta3.Provi
 		s.report(p, f)
 	}
 	switch {
-	case s.ends(life), f.final, !i.lasts():
+	case s.ends(life), f.final, f.own && payload.IsStatus(i.kind) && line.arrives, !i.lasts():
 	case s.o.Now().Sub(i.since) >= mostLate:
 		s.metrics.add(i.kind, resultDropped, 1)
 	default:
@@ -211,18 +215,32 @@ func (i *item) incidents() []string {
 	return i.message.Over
 }
 
-// other takes the oldest item out of a queue that may arrive before i, and before all that waits longer than
-// it does. at is its place.
+// other takes an item out of a queue that may arrive before i, and before all that waits longer than it does:
+// the one behind that of the last time, as long as none gets through. at is its place.
 func (qs *queues) other(q *queue, i *item) (next item, at int, ok bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	for at := range q.waiting {
+	n := len(q.waiting)
+	for k := range n {
+		at := (q.tried + k) % n
 		w := &q.waiting[at]
 		if !w.touches(i) && !slices.ContainsFunc(q.waiting[:at], func(before item) bool { return w.touches(&before) }) {
+			q.tried = at + 1
 			return qs.remove(q, at), at, true
 		}
 	}
 	return item{}, 0, false
+}
+
+// overtake notes that an item got through that waited at a place, and those before it that were tried did not.
+func (qs *queues) overtake(q *queue, at int) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q.tried = 0
+	for before := range min(at, len(q.waiting)) {
+		w := &q.waiting[before]
+		w.passed = w.passed || w.late
+	}
 }
 
 // back puts an item that did not arrive back into its place in its queue, before what is newer of the same.
