@@ -98,7 +98,7 @@ func NewGroups(w Windows) *Groups {
 // Add takes a message of one event. What it returns is told at once: the message itself,
 // where too many causes wait already, and before it what it takes back.
 func (g *Groups) Add(m Message, now time.Time) []Message {
-	before := g.takeBack(&m)
+	before := g.TakeBack(&m)
 	key := causeOf(&m)
 	of := g.by[key]
 	if of == nil {
@@ -128,10 +128,10 @@ func (g *Groups) Add(m Message, now time.Time) []Message {
 	return before
 }
 
-// takeBack takes out of what waits whatever says otherwise of the object of a message: if it were told
+// TakeBack takes out of what waits whatever says otherwise of the object of a message: if it were told
 // after that message, the last thing that is told of the object would be wrong. What waits for a moment
 // only is returned, to be told before. What waits among many, or as more of them, is left out.
-func (g *Groups) takeBack(m *Message) (before []Message) {
+func (g *Groups) TakeBack(m *Message) (before []Message) {
 	if StateOf(&m.Event) == Unchanged {
 		return nil
 	}

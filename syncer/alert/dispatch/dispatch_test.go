@@ -979,6 +979,11 @@ func TestStays(t *testing.T) {
 	}
 	tried := event("web", "web is tried")
 	tried.Severity, tried.Reason = "info", meta.ProgressingReason
+	forStatus := func(name string) eventv1.Event {
+		e := well(name)
+		e.Metadata = map[string]string{eventv1.Group + "/" + eventv1.MetaCommitStatusKey: eventv1.MetaCommitStatusUpdateValue}
+		return e
+	}
 	const out = http.StatusServiceUnavailable
 	for name, tt := range map[string]struct {
 		reason        string
@@ -989,8 +994,12 @@ func TestStays(t *testing.T) {
 		bad           []string // what the server never takes
 		want          []string
 	}{
-		"Once":       {reason: "it is told once, and nobody says it again", before: []eventv1.Event{event("web", "web failed")}, code: out, refused: 6, want: []string{"web failed"}},
-		"Recovered":  {reason: "it is well by now", before: []eventv1.Event{event("web", "web failed"), well("web")}, code: out, refused: 6, want: []string{"web is well"}},
+		"Once":      {reason: "it is told once, and nobody says it again", before: []eventv1.Event{event("web", "web failed")}, code: out, refused: 6, want: []string{"web failed"}},
+		"Recovered": {reason: "it is well by now", before: []eventv1.Event{event("web", "web failed"), well("web")}, code: out, refused: 6, want: []string{"web is well"}},
+		"RecoveredForStatus": {
+			reason: "a Kustomization says that it is well for commit statuses alone", before: []eventv1.Event{event("web", "web failed"), forStatus("web")}, code: out, refused: 6,
+			after: []eventv1.Event{event("api", "api failed")}, want: []string{"api failed"},
+		},
 		"FailsAgain": {reason: "it fails for the same reason", before: []eventv1.Event{event("web", "web failed"), event("web", "web fails")}, code: out, refused: 6, want: []string{"web fails"}},
 		"TwoReasons": {
 			reason: "two things are wrong with it", before: []eventv1.Event{event("web", "web failed"), reasoned("web", "PruneBlocked")}, code: out, refused: 6,
@@ -1157,6 +1166,30 @@ func TestStaysInOrder(t *testing.T) {
 				t.Errorf("%s: the last that is told is %s, want %s", tt.reason, last, tt.want)
 			}
 		})
+	}
+}
+
+// TestRecoveredForStatus: what a Kustomization says for commit statuses alone, that it is well, takes it out of
+// what waits to be told of many (read 533).
+func TestRecoveredForStatus(t *testing.T) {
+	in := newInbound(t, nil)
+	b := newBench(t, provider("to", "slack", in.URL, nil), alertFor("to", nil))
+	b.groups = alert.NewGroups(alert.Windows{Quiet: time.Millisecond, QuietMany: time.Millisecond, Longest: time.Millisecond, LongestMany: time.Millisecond, Again: 2 * time.Second})
+	for _, name := range []string{"a", "b", "c", "d"} {
+		b.Take(event(name, "it failed"), nil)
+	}
+	b.run(t)
+	if got := in.next(t); !strings.Contains(got, "4 Kustomizations") {
+		t.Fatalf("got %s", got)
+	}
+	well := event("e", "it is well")
+	well.Severity, well.Reason = "info", "ReconciliationSucceeded"
+	well.Metadata[eventv1.Group+"/"+eventv1.MetaCommitStatusKey] = eventv1.MetaCommitStatusUpdateValue
+	for _, e := range []eventv1.Event{event("e", "it failed"), event("f", "it failed"), well} {
+		b.Take(e, nil)
+	}
+	if got := in.next(t); !strings.Contains(got, "kustomization/f.apps") {
+		t.Errorf("got %s", got)
 	}
 }
 

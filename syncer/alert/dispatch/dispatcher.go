@@ -280,10 +280,14 @@ func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event)
 		case m.StatusOnly && !status:
 			// Each reconcile has such an event, and others must not wait for it. That of one that
 			// ended well may be all that says so.
-			if key, over := payload.Incident(provider.Spec.Type, &m); over && !s.incidents.isClosed(m.Provider, key) {
+			switch key, over := payload.Incident(provider.Spec.Type, &m); {
+			case over && !s.incidents.isClosed(m.Provider, key):
 				m.StatusOnly = false
 				s.enqueue(s.groups.Ahead(&m, now)...)
 				s.enqueue(m)
+			case !over && alert.StateOf(&e.Event) == alert.Well:
+				s.enqueue(s.groups.TakeBack(&m)...)
+				s.withdraw(&m)
 			}
 		case before():
 			repeated = true

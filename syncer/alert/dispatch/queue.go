@@ -128,6 +128,8 @@ type queue struct {
 	out bool
 	// tried is the place behind that of the item that was tried last besides the first one.
 	tried int
+	// trying are those that were taken out to be sent now.
+	trying []item
 }
 
 type item struct {
@@ -143,6 +145,9 @@ type item struct {
 	// another one did so instead.
 	since        time.Time
 	late, passed bool
+	// withdrawn tells that nobody needs to be told of it later. All copies have one, which the lock of the
+	// queues guards.
+	withdrawn *bool
 }
 
 func itemOf(m alert.Message, kind string) item {
@@ -209,6 +214,7 @@ type gone struct {
 func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gone) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
+	i.withdrawn = new(bool)
 	q = qs.by[i.message.Provider]
 	if q == nil {
 		q = &queue{provider: i.message.Provider, wake: make(chan struct{}, 1)}
@@ -360,8 +366,11 @@ func (qs *queues) next(q *queue, end bool) (i item, ok, ended bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	if len(q.waiting) > 0 {
-		return qs.remove(q, 0), true, false
+		i = qs.remove(q, 0)
+		q.trying = append(q.trying[:0], i)
+		return i, true, false
 	}
+	q.trying = nil
 	if end {
 		delete(qs.by, q.provider)
 	}

@@ -226,7 +226,9 @@ func (qs *queues) other(q *queue, i *item) (next item, at int, ok bool) {
 		w := &q.waiting[at]
 		if !w.touches(i) && !slices.ContainsFunc(q.waiting[:at], func(before item) bool { return w.touches(&before) }) {
 			q.tried = at + 1
-			return qs.remove(q, at), at, true
+			next = qs.remove(q, at)
+			q.trying = append(q.trying, next)
+			return next, at, true
 		}
 	}
 	return item{}, 0, false
@@ -243,6 +245,39 @@ func (qs *queues) overtake(q *queue, at int) {
 	}
 }
 
+// withdraw notes what a message says that nobody is told: what it outdates need not be told later. What waits
+// behind others that do not arrive is taken out, and what is still to be tried is not kept if that fails.
+func (s *sending) withdraw(m *alert.Message) {
+	for _, gone := range s.queues.withdraw(m) {
+		s.done(&gone)
+	}
+}
+
+func (qs *queues) withdraw(m *alert.Message) (dropped []item) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := qs.by[m.Provider]
+	if q == nil {
+		return nil
+	}
+	is := item{message: *m}
+	for at := len(q.waiting) - 1; at >= 0; at-- {
+		switch w := &q.waiting[at]; {
+		case !is.outdates(w):
+		case q.out:
+			dropped = append(dropped, qs.remove(q, at))
+		default:
+			*w.withdrawn = true
+		}
+	}
+	for _, w := range q.trying {
+		if is.outdates(&w) {
+			*w.withdrawn = true
+		}
+	}
+	return dropped
+}
+
 // back puts an item that did not arrive back into its place in its queue, before what is newer of the same.
 // It reports false where something newer that waits makes it needless.
 func (qs *queues) back(q *queue, i *item, at int) bool {
@@ -253,7 +288,7 @@ func (qs *queues) back(q *queue, i *item, at int) bool {
 		return qs.left(q, i)
 	}
 	status := payload.IsStatus(i.kind)
-	if slices.ContainsFunc(q.waiting, func(w item) bool {
+	if *i.withdrawn || slices.ContainsFunc(q.waiting, func(w item) bool {
 		return w.outdates(i) || status && sameStatus(&w.message, &i.message)
 	}) {
 		return false
