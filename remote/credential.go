@@ -182,6 +182,9 @@ func (r *run) warn() {
 	before := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
 	if len(late) == 0 {
 		meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
+		if before != nil {
+			r.Events.Event(r.child, corev1.EventTypeNormal, eventCredentialsRenewed, "no credential that it was given is about to lapse any more")
+		}
 		return
 	}
 	reason := v1alpha1.ReasonCredentialsExpiring

@@ -3,6 +3,7 @@ package remote
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,8 @@ const (
 	eventSupersededEnded = "SupersededEnded"
 	eventPruneApproved   = "PruneApproved"
 	eventRemovalApproved = "RemovalApproved"
+	// eventCredentialsRenewed ends what CredentialsExpiring and CredentialsLapsed began.
+	eventCredentialsRenewed = "CredentialsRenewed"
 )
 
 // calm reports whether a reason says that something takes its time, or that a person wants
@@ -55,7 +58,8 @@ func kindOfEvent(reason string) string {
 }
 
 // childTransitions are the events of a change of a child's status. What is on its way is no
-// news: each commit would be some, for each child.
+// news: each commit would be some, for each child. Faults come last, and what fails still is told again after
+// what is well again: whoever closes incidents goes by the last event of an object.
 func childTransitions(before, after *v1alpha1.Child) []transition {
 	var all []transition
 	told := map[string]bool{v1alpha1.ReasonProgressing: true}
@@ -104,7 +108,21 @@ func childTransitions(before, after *v1alpha1.Child) []transition {
 	case was != nil && is == nil && after.Status.Identity != nil:
 		all = append(all, transition{corev1.EventTypeNormal, eventSupersededEnded, "this tier writes to the child again"})
 	}
+	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition)
+	if is != nil && is.Status != metav1.ConditionTrue && !calm(is.Reason) && slices.ContainsFunc(all, transition.mends) {
+		tell(is.Reason, "%s", is.Message)
+	}
+	slices.SortStableFunc(all, func(a, b transition) int { return cmp.Compare(a.kind, b.kind) })
 	return all
+}
+
+// mends reports whether an event says that something of a child is well again.
+func (t transition) mends() bool {
+	switch t.reason {
+	case eventConnected, eventHeardAgain, eventSupersededEnded, eventPruneApproved:
+		return true
+	}
+	return false
 }
 
 func heldPrune(entry *v1alpha1.ChildLayer) string {

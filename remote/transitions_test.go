@@ -77,8 +77,12 @@ func TestChildTransitions(t *testing.T) {
 		"Withdrawn": {"Git declares them again, and an old approval has nothing to do with that", is(withLayer(false, "PruneBlocked", "cafe")), is(withLayer(true, "Succeeded", ""), func(c *v1alpha1.Child) {
 			c.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "beef"}
 		}), nil},
-		"Stale":     {"nobody knows how it is", is(), is(func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), []string{"Warning Stale: not heard of for more than three intervals: what is known of it is old"}},
-		"Heard":     {"it came back", is(func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), is(), []string{"Normal HeardAgain: heard of again"}},
+		"Stale": {"nobody knows how it is", is(), is(func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), []string{"Warning Stale: not heard of for more than three intervals: what is known of it is old"}},
+		"Heard": {"it came back", is(func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), is(), []string{"Normal HeardAgain: heard of again"}},
+		"HeardFailing": {"it came back, and fails now", is(func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), stated(well[0], well[1], "False KustomizationFailing", withLayer(false, "KustomizationFailing", "")),
+			[]string{"Normal HeardAgain: heard of again", "Warning KustomizationFailing: why"}},
+		"StillFailing": {"it came back, and fails as before", stated(well[0], well[1], "False KustomizationFailing", func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), stated(well[0], well[1], "False KustomizationFailing"),
+			[]string{"Normal HeardAgain: heard of again", "Warning KustomizationFailing: why"}},
 		"Forgotten": {"a Cluster was made again under the name, and nothing is known of it", is(func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), stated("", "", ""), nil},
 		"Older":     {"the moment that it was heard of moves", is(func(c *v1alpha1.Child) { c.Status.HeardAt = &start }), is(func(c *v1alpha1.Child) { at := later(time.Hour); c.Status.HeardAt = &at }), nil},
 		"Taken":     {"somebody else drives it", is(), is(func(c *v1alpha1.Child) { c.Status.SupersededBy = &v1alpha1.Epoch{Number: 3, Holder: "other"} }), []string{"Warning Superseded: another process, other, took the child over"}},

@@ -182,7 +182,7 @@ func (g *Groups) Ahead(m *Message, now time.Time) []Message {
 func (g *Groups) opposed(m *Message, object uint64) (all []*group) {
 	for _, of := range g.queue {
 		same := of.cause.alert == m.Alert && of.cause.provider == m.Provider && of.cause.kind == m.Event.InvolvedObject.Kind
-		if of.objects[object] > 0 && same && of.cause.severity != m.Event.Severity {
+		if of.objects[object] > 0 && same && of.cause.severity != m.Event.Severity && AspectOf(&of.begin.Event) == AspectOf(&m.Event) {
 			all = append(all, of)
 		}
 	}

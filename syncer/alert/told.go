@@ -41,7 +41,7 @@ func StateOf(e *eventv1.Event) State {
 	switch {
 	case e.Severity == eventv1.EventSeverityError:
 		return Failing
-	case goesOn(e.Reason), isRemedy(e.Reason):
+	case goesOn(e.Reason), isRemedy(e.Reason), Aside(e.Reason):
 		return Unchanged
 	}
 	return Well
@@ -50,7 +50,28 @@ func StateOf(e *eventv1.Event) State {
 // EndsIncident reports whether an event says that what failed of its object does so no more, be it
 // for the time that it takes to fail again.
 func EndsIncident(e *eventv1.Event) bool {
-	return e.Severity != eventv1.EventSeverityError && !goesOn(e.Reason)
+	return e.Severity != eventv1.EventSeverityError && !goesOn(e.Reason) && !Aside(e.Reason)
+}
+
+// Aside reports whether a reason that is no error says nothing of what fails of its object: our own controllers
+// tell of a failure once, and go on to tell of what else happens meanwhile.
+func Aside(reason string) bool {
+	switch reason {
+	case "Seeded", "Resumed", "SnapshotRecalled", "RolloutBegan", "WavePassed", "WaveApproved",
+		v1alpha1.ReasonRolloutPending, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonClusterNotReady:
+		return true
+	}
+	return false
+}
+
+// AspectOf is what of its object an event tells of, where that is right or wrong beside all else; empty for
+// the object itself.
+func AspectOf(e *eventv1.Event) string {
+	switch e.Reason {
+	case v1alpha1.ReasonCredentialsExpiring, v1alpha1.ReasonCredentialsLapsed, "CredentialsRenewed":
+		return "credentials"
+	}
+	return ""
 }
 
 // isRemedy reports whether a reason is that of what is done about a failure. It comes with the same

@@ -979,6 +979,8 @@ func TestStays(t *testing.T) {
 	}
 	tried := event("web", "web is tried")
 	tried.Severity, tried.Reason = "info", meta.ProgressingReason
+	aside := event("web", "web waits for its wave")
+	aside.Severity, aside.Reason = "info", "RolloutPending"
 	forStatus := func(name string) eventv1.Event {
 		e := well(name)
 		e.Metadata = map[string]string{eventv1.Group + "/" + eventv1.MetaCommitStatusKey: eventv1.MetaCommitStatusUpdateValue}
@@ -1008,6 +1010,10 @@ func TestStays(t *testing.T) {
 		"Tried": {
 			reason: "that it is tried says nothing of whether it fails, and is no news later", before: []eventv1.Event{event("web", "web failed"), tried}, code: out, refused: 6,
 			want: []string{"web failed"},
+		},
+		"Aside": {
+			reason: "what else happens meanwhile says nothing of whether it fails", before: []eventv1.Event{event("web", "web failed"), aside}, code: out, refused: 6,
+			want: []string{"web failed", "web waits for its wave"},
 		},
 		"InOrder": {
 			reason: "others are told in order, and what comes after them later", before: []eventv1.Event{event("web", "web failed"), event("api", "api failed"), well("db")}, code: out, refused: 6,

@@ -319,10 +319,10 @@ func sameCommit(a, b *alert.Message) bool {
 
 func sameObject(a, b *alert.Message) bool { return a.Alert == b.Alert && about(a, b) }
 
-// about reports whether two messages tell of one object, whichever Alerts want them.
+// about reports whether two messages tell of one object, and of the same of it, whichever Alerts want them.
 func about(a, b *alert.Message) bool {
 	of, other := &a.Event.InvolvedObject, &b.Event.InvolvedObject
-	return of.Kind == other.Kind && of.Namespace == other.Namespace && of.Name == other.Name
+	return of.Kind == other.Kind && of.Namespace == other.Namespace && of.Name == other.Name && alert.AspectOf(&a.Event) == alert.AspectOf(&b.Event)
 }
 
 func (qs *queues) remove(q *queue, at int) item {

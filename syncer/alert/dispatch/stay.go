@@ -175,7 +175,7 @@ func (s *sending) ends(life context.Context) bool {
 
 // lasts reports whether a message is news after hours as well. What an attempt did is none.
 func (i *item) lasts() bool {
-	return i.closes() || payload.IsStatus(i.kind) || alert.StateOf(&i.message.Event) != alert.Unchanged
+	return i.closes() || payload.IsStatus(i.kind) || alert.StateOf(&i.message.Event) != alert.Unchanged || alert.Aside(i.message.Event.Reason)
 }
 
 // outdates reports whether nobody needs to be told an older message any more: that an object is

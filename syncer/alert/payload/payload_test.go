@@ -369,11 +369,16 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestIncidents: which incident a message opens or closes, and how many are closed by one.
+// TestIncidents: which incident a message opens or closes, and how many are closed by one (read 534 besides).
 func TestIncidents(t *testing.T) {
 	const uid = "7d0cdc51-ddcf-4743-b223-83ca5c699632"
 	over := success()
 	over.Over = []string{"a", uid, "b"}
+	told := func(severity, reason string) alert.Message {
+		m := success()
+		m.Event.Severity, m.Event.Reason = severity, reason
+		return m
+	}
 	for name, tt := range map[string]struct {
 		reason string
 		m      alert.Message
@@ -386,6 +391,10 @@ func TestIncidents(t *testing.T) {
 		"Success":     {"what is well closes its own", success(), uid, true, []string{"resolve " + uid, " "}},
 		"Over":        {"with those that are told along", over, uid, true, []string{"resolve a", "resolve " + uid, "resolve b", " "}},
 		"Progressing": {"an attempt closes nothing", underWay(), "", false, []string{" "}},
+		"Aside":       {"that all layers are in place says nothing of what fails", told("info", "Seeded"), "", false, []string{" "}},
+		"Wave":        {"nor does a wave of a Rollout", told("info", "WavePassed"), "", false, []string{" "}},
+		"Lapsing":     {"a credential lapses, whatever else is right or wrong", told("error", "CredentialsLapsed"), uid + "/credentials", false, []string{"trigger " + uid + "/credentials"}},
+		"Renewed":     {"it was renewed", told("info", "CredentialsRenewed"), uid + "/credentials", true, []string{"resolve " + uid + "/credentials", " "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if key, over := Incident("pagerduty", &tt.m); key != tt.key || over != tt.over {

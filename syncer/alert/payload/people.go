@@ -366,14 +366,18 @@ func telegram(s *Settings, m *alert.Message) ([]Request, error) {
 	return one(u.JoinPath("bot"+url.PathEscape(token), "sendMessage").String(), content)
 }
 
-// pagerDutyKey is that of an incident: each object has one, for as long as it fails.
+// pagerDutyKey is that of an incident: each object has one, for as long as it fails, and one more for what may
+// be wrong beside that.
 func pagerDutyKey(m *alert.Message) string {
-	o := &m.Event.InvolvedObject
-	if o.UID != "" {
-		return string(o.UID)
+	o, key := &m.Event.InvolvedObject, ""
+	if key = string(o.UID); key == "" {
+		sum := sha256.Sum256([]byte(o.Kind + "/" + o.Namespace + "/" + o.Name))
+		key = hex.EncodeToString(sum[:])
 	}
-	sum := sha256.Sum256([]byte(o.Kind + "/" + o.Namespace + "/" + o.Name))
-	return hex.EncodeToString(sum[:])
+	if aspect := alert.AspectOf(&m.Event); aspect != "" {
+		key += "/" + aspect
+	}
+	return key
 }
 
 // pagerDuty triggers an incident for an error. An incident about many is that of the first
