@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/alert"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -71,7 +72,7 @@ func (s *safe) text() string {
 func newBench(t *testing.T, objects ...client.Object) *bench {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{notificationv1beta3.AddToScheme, corev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{notificationv1beta3.AddToScheme, corev1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -1196,6 +1197,37 @@ func TestRecoveredForStatus(t *testing.T) {
 	}
 	if got := in.next(t); !strings.Contains(got, "kustomization/f.apps") {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestLateOfChild: that a child fails is not told late where it is well by then, whoever told that (read 535).
+func TestLateOfChild(t *testing.T) {
+	child := func(name string, ready metav1.ConditionStatus) *v1alpha1.Child {
+		c := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}}
+		c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: ready, Reason: "x"}}
+		return c
+	}
+	var requests atomic.Int32
+	in := newInbound(t, func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) <= attempts+1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	b := newBench(t, provider("to", "generic", in.URL, nil), alertFor("to", func(s *notificationv1beta3.AlertSpec) { s.EventSources[0].Kind = "Child" }),
+		child("well", metav1.ConditionTrue), child("fails", metav1.ConditionFalse), child("left", metav1.ConditionTrue))
+	for _, of := range [][2]string{{"well", v1alpha1.ReasonUnreachable}, {"fails", v1alpha1.ReasonUnreachable}, {"left", "ObjectsLeft"}} {
+		e := event(of[0], "child "+of[0])
+		e.InvolvedObject.Kind, e.InvolvedObject.APIVersion, e.Reason = "Child", v1alpha1.GroupVersion.String(), of[1]
+		b.Take(e, nil)
+	}
+	b.run(t)
+	for range attempts + 1 {
+		in.next(t)
+	}
+	for _, name := range []string{"fails", "left"} {
+		if got := in.next(t); !strings.Contains(got, "child "+name) {
+			t.Errorf("got %s, want that of %s", got, name)
+		}
 	}
 }
 

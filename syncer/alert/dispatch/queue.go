@@ -419,6 +419,9 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) o
 			s.metrics.add(i.kind, resultRefused, 1)
 			return lost
 		}
+		if s.isWell(life, i) {
+			return lost
+		}
 		more := false
 		if err == nil {
 			more, err = s.attempt(life, line, p, i)

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/alert"
 	"github.com/cascade-gitops/cascade/syncer/alert/payload"
 )
@@ -171,6 +173,24 @@ func (s *sending) ends(life context.Context) bool {
 	default:
 		return false
 	}
+}
+
+// isWell reports whether a message that is late tells of a failure of a child that is well by now. Which replica
+// tells of a child changes, and another one may have told so meanwhile.
+func (s *sending) isWell(ctx context.Context, i *item) bool {
+	e := &i.message.Event
+	o := &e.InvolvedObject
+	if !i.late || payload.IsStatus(i.kind) || i.message.Many() || o.Kind != "Child" || alert.StateOf(e) != alert.Failing || alert.AspectOf(e) != "" {
+		return false
+	}
+	switch e.Reason {
+	case v1alpha1.ReasonStale, v1alpha1.ReasonSuperseded, v1alpha1.ReasonKubeconfigNotRenewed, "ObjectsLeft", "PivotBlocked", "ProfileNotOurs":
+		return false // so it may be of a child that is ready
+	}
+	child := &v1alpha1.Child{}
+	return s.o.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, child) == nil &&
+		apimeta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition) &&
+		!slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return !l.Ready })
 }
 
 // lasts reports whether a message is news after hours as well. What an attempt did is none.
