@@ -182,9 +182,6 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		return "", destination(err)
 	}
 	o.Status.Versions = int32(min(len(versions), 1<<30))
-	if len(versions) == 0 && o.Status.SavedAbove != "" {
-		o.Status.EmptySince = o.Status.LastAttempt
-	}
 	if err := r.admit(ctx, o, versions); err != nil {
 		return "", err
 	}
@@ -268,16 +265,20 @@ func mine(o *v1alpha1.StateBackup, versions []store.Version) bool {
 		o.Status.Destination == "" && o.Status.LastDigest != "" && o.Status.LastVersion == versions[len(versions)-1].String()
 }
 
-// claim notes that the destination is one that this StateBackup saves at, and what others saved there,
-// before it does: a version whose answer is lost is its own all the same.
+// claim notes that the destination is one that this StateBackup saves at, what others saved there, and that this
+// is gone, before it does: a version whose answer is lost is its own all the same.
 func (r *Reconciler) claim(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version) error {
-	if o.Status.Destination == o.Spec.Destination.URL {
+	gone := len(versions) == 0 && o.Status.SavedAbove != ""
+	if o.Status.Destination == o.Spec.Destination.URL && !gone {
 		return nil
 	}
 	claimed := o.DeepCopy()
 	claimed.Status.Destination = o.Spec.Destination.URL
 	switch {
 	case store.SamePlace(o.Status.Destination, o.Spec.Destination.URL): // what others saved there is on record
+		if gone {
+			claimed.Status.EmptySince = o.Status.LastAttempt
+		}
 	case len(versions) == 0:
 		claimed.Status.SavedAbove, claimed.Status.EmptySince = "", nil
 	case !mine(o, versions):
@@ -292,10 +293,12 @@ func (r *Reconciler) claim(ctx context.Context, o *v1alpha1.StateBackup, version
 
 // others is the newest version that others saved at the destination: it and those before are not deleted. An
 // empty place does not tell that they are gone, as another volume may be mounted for a while. What was saved
-// since, without them, is all this StateBackup's.
+// since, without them, is all this StateBackup's. When a version was saved is on record for the latest ones alone.
 func others(o *v1alpha1.StateBackup, versions []store.Version) store.Version {
 	since := o.Status.EmptySince
-	if since != nil && !slices.ContainsFunc(versions, func(v store.Version) bool { return v.Saved.Before(since.Time) }) {
+	if since != nil && !slices.ContainsFunc(versions, func(v store.Version) bool {
+		return v.Began.Before(since.Time) && v.Saved.Before(since.Time)
+	}) {
 		return store.Version{}
 	}
 	return store.ParseVersion(o.Status.SavedAbove)

@@ -452,6 +452,56 @@ func TestOthersVersions(t *testing.T) {
 	}
 }
 
+// TestMadeAnew: in a place that was made anew old versions are deleted, also where the agent was killed after the first
+// of them, and after more than there are times on record (read 536).
+func TestMadeAnew(t *testing.T) {
+	b := newBench(t, nil)
+	saves := func(holder string, n int) {
+		t.Helper()
+		at, err := store.Open(t.Context(), b.dir, store.Options{Now: b.Reconciler.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := at.Lock(t.Context(), holder, time.Minute)
+		for range n {
+			if err == nil {
+				_, err = at.Save(t.Context(), l, []byte(holder))
+			}
+		}
+		if err := errors.Join(err, at.Unlock(t.Context(), l)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reconcile := func(fails bool) {
+		t.Helper()
+		b.now = b.now.Add(time.Hour)
+		b.change(b.now.String())
+		if _, _, err := b.reconcile(); (err != nil) != fails {
+			t.Fatal(err)
+		}
+	}
+	saves("former", 3)
+	reconcile(false)
+	b.dir = t.TempDir()
+	whole := b.Client
+	b.Client = interceptor.NewClient(whole.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if o.(*v1alpha1.StateBackup).Status.LastVersion == "1-1" {
+				return errors.New("the process is killed")
+			}
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	reconcile(true)
+	b.Client = whole
+	b.now = b.now.Add(time.Hour)
+	saves("person", 300)
+	reconcile(false)
+	if names := b.versions(); !slices.Equal(names, []string{"2-300", "3-1"}) {
+		t.Errorf("the versions are %q", names)
+	}
+}
+
 // TestSamePlace: versions are a StateBackup's own also where its URL is written otherwise.
 func TestSamePlace(t *testing.T) {
 	b := newBench(t, nil)

@@ -29,6 +29,8 @@ type record struct {
 	Holder string    `json:"holder,omitempty"`
 	Token  string    `json:"token,omitempty"`
 	Until  time.Time `json:"until,omitzero"`
+	// Began is when the first version was saved; a record of an earlier version of the program has none.
+	Began time.Time `json:"began,omitzero"`
 	// Ends are the numbers of the last complete version under each epoch, in order.
 	Ends []end `json:"ends,omitempty"`
 	// Saved is what is known of the latest versions, in order.
@@ -97,6 +99,10 @@ func (r *record) lockedBy(l Lock) error {
 // add notes the next version under an epoch as complete.
 func (r *record) add(epoch int64, at time.Time, bytes int64, digest string) Version {
 	number := int64(1)
+	at = at.UTC().Truncate(time.Second)
+	if len(r.Ends) == 0 {
+		r.Began = at
+	}
 	if n := len(r.Ends); n > 0 && r.Ends[n-1].Epoch == epoch {
 		r.Ends[n-1].Last++
 		number = r.Ends[n-1].Last
@@ -104,10 +110,9 @@ func (r *record) add(epoch int64, at time.Time, bytes int64, digest string) Vers
 		r.Ends = append(r.Ends, end{Epoch: epoch, Last: number})
 		r.Ends = r.Ends[max(0, len(r.Ends)-mostEnds):]
 	}
-	at = at.UTC().Truncate(time.Second)
 	r.Saved = append(r.Saved, saved{Epoch: epoch, Number: number, At: at, Bytes: bytes, Digest: digest})
 	r.Saved = r.Saved[max(0, len(r.Saved)-remembered):]
-	return Version{Epoch: epoch, Number: number, Saved: at, Bytes: bytes}
+	return Version{Epoch: epoch, Number: number, Saved: at, Began: r.Began, Bytes: bytes}
 }
 
 // complete reports whether a version was saved. What a process left that lost its lock
@@ -136,7 +141,7 @@ func (r *record) versions(files map[string]int64) []Version {
 		if !ok || !r.complete(v) {
 			continue
 		}
-		v.Bytes = size
+		v.Bytes, v.Began = size, r.Began
 		if s, ok := r.saved(v); ok {
 			v.Saved, v.Bytes = s.At, s.Bytes
 		}

@@ -130,6 +130,8 @@ type Version struct {
 	Epoch, Number int64
 	// Saved is when, if that is on record still.
 	Saved time.Time
+	// Began is when the first version was saved where it is, if that is on record.
+	Began time.Time
 	// Bytes of the archive, zero if that is not known.
 	Bytes int64
 }
