@@ -196,8 +196,8 @@ type workloadCredential struct {
 
 // GetToken implements azcore.TokenCredential. The library has no context to give.
 func (w workloadCredential) GetToken(_ context.Context, of policy.TokenRequestOptions) (azcore.AccessToken, error) {
-	return byWorkload(w.ctx, w.of, func(options []auth.Option) (azcore.AccessToken, error) {
-		return azureauth.NewTokenCredential(AllowNetwork(w.ctx), options...).GetToken(w.ctx, of)
+	return byWorkload(w.ctx, w.of, func(ctx context.Context, options []auth.Option) (azcore.AccessToken, error) {
+		return azureauth.NewTokenCredential(ctx, options...).GetToken(ctx, of)
 	})
 }
 

@@ -85,9 +85,14 @@ type Workload struct {
 	Key    Key
 }
 
+// longestLogin is how long a cloud is asked for a credential at most.
+const longestLogin = 30 * time.Second
+
 // byWorkload gets something from a cloud with the options of the library, which are none without
 // a workload.
-func byWorkload[T any](ctx context.Context, o BucketOrigin, get func([]auth.Option) (T, error)) (T, error) {
+func byWorkload[T any](ctx context.Context, o BucketOrigin, get func(context.Context, []auth.Option) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(AllowNetwork(ctx), longestLogin)
+	defer cancel()
 	var more []auth.Option
 	if o.Region != "" {
 		more = append(more, auth.WithSTSRegion(o.Region))
@@ -98,9 +103,9 @@ func byWorkload[T any](ctx context.Context, o BucketOrigin, get func([]auth.Opti
 	w := o.Workload
 	switch {
 	case w == nil:
-		return get(nil)
+		return get(ctx, nil)
 	case w.Logins == nil:
-		return get(more)
+		return get(ctx, more)
 	}
 	as := account{w.ServiceAccount, o.Proxy, w.Client, w.Key}
 	place := o.Region
@@ -108,7 +113,7 @@ func byWorkload[T any](ctx context.Context, o BucketOrigin, get func([]auth.Opti
 		place += " " + o.STS.Endpoint
 	}
 	return inLine(ctx, &w.Logins.lines, as.line(o.Provider, place), func(tokens *cache.TokenCache) (T, error) {
-		return get(append(as.options(tokens), more...))
+		return get(ctx, append(as.options(tokens), more...))
 	})
 }
 

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -491,5 +492,46 @@ func TestAzureCredentials(t *testing.T) {
 				t.Errorf("%s: the credential is in %v", tc.reason, err)
 			}
 		})
+	}
+}
+
+// TestAmazonKeysLapse: what is open for long goes on with the keys that come after its first ones, also when the
+// context that it was opened with has ended.
+func TestAmazonKeysLapse(t *testing.T) {
+	given := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		given++
+		lapses := time.Now().Add(time.Duration(given*given) * 3 * time.Minute) // the first ones at once, as the library takes 5 minutes off
+		_, _ = fmt.Fprintf(w, `{"AccessKeyId":"keys-%d","SecretAccessKey":"s","Token":"t","Expiration":%q}`, given, lapses.UTC().Format(time.RFC3339))
+	}))
+	defer server.Close()
+	for name, value := range map[string]string{
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI": server.URL, "AWS_REGION": "eu-central-1", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "",
+		"AWS_PROFILE": "", "AWS_WEB_IDENTITY_TOKEN_FILE": "", "AWS_CA_BUNDLE": "", "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+	} {
+		t.Setenv(name, value)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	o, err := BucketOrigin{Provider: "aws", Endpoint: "s3.eu-central-1.amazonaws.com", Bucket: "fleet"}.Objects(ctx, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	cancel()
+	for range 3 {
+		got, err := o.in.(*s3).core.GetCreds()
+		if err != nil || got.AccessKeyID != "keys-2" || given != 2 {
+			t.Errorf("the keys are %q (%v), of %d that were given, want those that are good, once", got.AccessKeyID, err, given)
+		}
+	}
+	given = 0
+	t.Setenv("AWS_ACCESS_KEY_ID", "keys-for-good")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "s")
+	if o, err = (BucketOrigin{Provider: "aws", Endpoint: "s3.eu-central-1.amazonaws.com", Bucket: "fleet"}).Objects(t.Context(), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if got, err := o.in.(*s3).core.GetCreds(); err != nil || got.AccessKeyID != "keys-for-good" {
+		t.Errorf("the keys are %q (%v), want those of the environment", got.AccessKeyID, err)
 	}
 }

@@ -62,7 +62,7 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 			if err != nil {
 				return nil, failf(ReasonAuthenticationFailed, "cannot use the Secret: serviceaccount is not the key of a service account")
 			}
-			tokens = config.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &http.Client{Transport: modest{inner: transport}}))
+			tokens = config.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &http.Client{Transport: modest{inner: transport}, Timeout: longestLogin}))
 		} else {
 			if err := o.way().forIdentity(o.Workload.account()); err != nil {
 				return nil, err
@@ -86,8 +86,8 @@ type workloadTokens struct {
 
 // Token implements oauth2.TokenSource.
 func (w workloadTokens) Token() (*oauth2.Token, error) {
-	return byWorkload(w.ctx, w.of, func(options []auth.Option) (*oauth2.Token, error) {
-		return gcpauth.NewTokenSource(AllowNetwork(w.ctx), options...).Token()
+	return byWorkload(w.ctx, w.of, func(ctx context.Context, options []auth.Option) (*oauth2.Token, error) {
+		return gcpauth.NewTokenSource(ctx, options...).Token()
 	})
 }
 

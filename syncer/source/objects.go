@@ -42,10 +42,11 @@ type writable interface {
 }
 
 // Objects opens the bucket to write to it. An object of more than most bytes is neither
-// read nor written.
+// read nor written. Credentials that lapse are got anew for as long as it is open, also
+// after the end of this context: what is open may be needed at the end of a program.
 func (o BucketOrigin) Objects(ctx context.Context, most int64) (*Objects, error) {
 	o.write = true
-	opened, err := o.open(AllowNetwork(ctx))
+	opened, err := o.open(AllowNetwork(context.WithoutCancel(ctx)))
 	if err != nil {
 		return nil, err
 	}

@@ -53,13 +53,10 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 		if err := cmp.Or(amazonS3.check(o.Endpoint, !o.Insecure), o.way().forIdentity(o.Workload.account())); err != nil {
 			return nil, err
 		}
-		got, err := byWorkload(ctx, o, func(options []auth.Option) (aws.Credentials, error) {
-			return awsauth.NewCredentialsProvider(AllowNetwork(ctx), options...).Retrieve(ctx)
-		})
-		if err != nil {
-			return nil, failf(ReasonAuthenticationFailed, "cannot get a credential from provider aws: %w", err)
+		options.Creds = credentials.New(&workloadKeys{ctx: ctx, of: o})
+		if _, err := options.Creds.GetWithContext(nil); err != nil {
+			return nil, err
 		}
-		options.Creds = credentials.NewStaticV4(got.AccessKeyID, got.SecretAccessKey, got.SessionToken)
 	case o.STS != nil:
 		config, err := tlsConfig(o.STS.Certificates)
 		if err != nil {
@@ -81,6 +78,34 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 			c()
 		}
 	}}, nil
+}
+
+// workloadKeys are those of the workload of a bucket. Most lapse: within the hour those of a role, and a
+// state is kept open for as long as its tier runs.
+type workloadKeys struct {
+	ctx     context.Context
+	of      BucketOrigin
+	expires time.Time // zero: never
+}
+
+// RetrieveWithCredContext implements credentials.Provider.
+func (w *workloadKeys) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	got, err := byWorkload(w.ctx, w.of, func(ctx context.Context, options []auth.Option) (aws.Credentials, error) {
+		return awsauth.NewCredentialsProvider(ctx, options...).Retrieve(ctx)
+	})
+	if err != nil {
+		return credentials.Value{}, failf(ReasonAuthenticationFailed, "cannot get a credential from provider aws: %w", err)
+	}
+	w.expires = got.Expires
+	return credentials.Value{AccessKeyID: got.AccessKeyID, SecretAccessKey: got.SecretAccessKey, SessionToken: got.SessionToken, SignerType: credentials.SignatureV4}, nil
+}
+
+// Retrieve implements credentials.Provider.
+func (w *workloadKeys) Retrieve() (credentials.Value, error) { return w.RetrieveWithCredContext(nil) }
+
+// IsExpired implements credentials.Provider. A request takes a while.
+func (w *workloadKeys) IsExpired() bool {
+	return !w.expires.IsZero() && time.Until(w.expires) < time.Minute
 }
 
 // checkSTS refuses combinations as Flux does.
