@@ -140,15 +140,16 @@ func (s *saver) know(of Tier) {
 
 // run saves what changes until the context ends. What is unsaved then, the caller saves.
 func (s *saver) run(ctx context.Context) {
+	looked := s.now()
 	for {
 		s.mu.Lock()
 		due, some := s.changes.due()
 		s.mu.Unlock()
-		pause := saveAgain // for nothing, as long as nothing changes
-		if some {
-			pause = max(due.Sub(s.now()), 0)
+		if !some {
+			// Not all of what is saved tells of its changes.
+			due = looked.Add(saveLook)
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(max(due.Sub(s.now()), 0))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -158,9 +159,7 @@ func (s *saver) run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		if !some {
-			continue
-		}
+		looked = s.now()
 		s.mu.Lock()
 		s.changes.taken()
 		s.mu.Unlock()

@@ -200,18 +200,20 @@ func TestSaver(t *testing.T) {
 		}
 		s.know(Tier{Repository: "https://example.com/a", Path: "mom"})
 		time.Sleep(time.Minute)
+		set("untold") // of which nothing is told
+		time.Sleep(time.Minute)
 		cancel()
 		<-done
 		if err := s.save(t.Context(), true); err != nil {
 			t.Error(err)
 		}
 		const none, of = "of path  of , epoch 7", "of path mom of https://example.com/a, epoch 7"
-		want := []string{"one at 2s, 1 objects " + none, "two at 2m7s, 1 objects " + none, "two at 3m5s, 2 objects " + of, "two at 4m3s, 3 objects " + of}
+		want := []string{"one at 2s, 1 objects " + none, "two at 2m7s, 1 objects " + none, "two at 3m5s, 2 objects " + of, "untold at 4m5s, 2 objects " + of, "untold at 5m3s, 3 objects " + of}
 		if got := kept.all(); !slices.Equal(got, want) {
 			t.Errorf("saved were %q, want %q", got, want)
 		}
 		var origin Origin
-		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-4" || origin.Saving || origin.Path != "mom" {
+		if there, err := readJSON(s.folder.origin(), &origin); err != nil || !there || origin.Version != "7-5" || origin.Saving || origin.Path != "mom" {
 			t.Errorf("the folder knows %+v, %t, %v", origin, there, err)
 		}
 
@@ -238,7 +240,7 @@ func TestSaver(t *testing.T) {
 		if err := s.save(t.Context(), true); err != nil {
 			t.Error(err)
 		}
-		if got := kept.all(); len(got) != 8 || !strings.HasPrefix(got[7], "two") {
+		if got := kept.all(); len(got) != 9 || !strings.HasPrefix(got[8], "two") {
 			t.Errorf("what was saved before that which nobody answered is not saved again: %q", got)
 		}
 	})

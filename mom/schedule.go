@@ -9,6 +9,8 @@ const (
 	saveWithin = 10 * time.Second
 	// saveAgain is the pause after a state could not be saved.
 	saveAgain = 5 * time.Second
+	// saveLook is how long what nothing told of is unsaved at most.
+	saveLook = time.Minute
 )
 
 // changes are what is not saved yet. The zero value has none.

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge/graph"
 )
@@ -42,14 +41,12 @@ func (w *watcher) run(ctx context.Context) error {
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	watched := map[schema.GroupVersionResource]bool{}
-	watch := func(resource schema.GroupVersionResource, namespace, labels string) {
+	watch := func(resource schema.GroupVersionResource, namespace string) {
 		if watched[resource] {
 			return
 		}
 		watched[resource] = true
-		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, resource, namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-			o.LabelSelector = labels
-		}).Informer()
+		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, resource, namespace, 0, cache.Indexers{}, nil).Informer()
 		// What there is at first is told as well: it is not saved yet.
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { w.touch() },
@@ -62,8 +59,11 @@ func (w *watcher) run(ctx context.Context) error {
 		watches.Go(func() { informer.RunWithContext(ctx) })
 	}
 	core := schema.GroupVersion{Version: "v1"}
-	watch(core.WithResource("secrets"), "", clusterapi.ClusterNameLabel)
-	watch(core.WithResource("configmaps"), v1alpha1.AgentNamespace, "")
+	// Which other Secrets are saved, only their names say: those that the tier hands to its children.
+	watch(core.WithResource("secrets"), metav1.NamespaceAll)
+	watch(core.WithResource("configmaps"), v1alpha1.AgentNamespace)
+	watch(v1alpha1.GroupVersion.WithResource("children"), metav1.NamespaceAll)
+	watch(v1alpha1.GroupVersion.WithResource("rollouts"), metav1.NamespaceAll)
 	ticker := time.NewTicker(lookForKinds)
 	defer ticker.Stop()
 	for {
@@ -71,7 +71,7 @@ func (w *watcher) run(ctx context.Context) error {
 		if kinds, err := graph.Served(ctx, w.client); err == nil {
 			for _, kind := range kinds {
 				if mapping, err := w.client.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version); err == nil {
-					watch(mapping.Resource, metav1.NamespaceAll, "")
+					watch(mapping.Resource, metav1.NamespaceAll)
 				} else if !meta.IsNoMatchError(err) {
 					break
 				}
