@@ -29,8 +29,8 @@ var (
 	_ Keeper = Other{}
 )
 
-// Read returns another tier's record of its Clusters; nil if the tier has no record,
-// or if the caller may not read it.
+// Read returns another tier's record of its Clusters, of an agent in the usual namespace, as that of a child
+// is; nil if there is no record, or if the caller may not read it.
 func Read(ctx context.Context, reader client.Reader) (*inventory.FirstSync, error) {
 	name := types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}
 	cm := &corev1.ConfigMap{}
@@ -41,8 +41,12 @@ func Read(ctx context.Context, reader client.Reader) (*inventory.FirstSync, erro
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of the first sync in the target, ConfigMap %s: %w", name, err)
 	}
+	return otherOf(cm), nil
+}
+
+func otherOf(cm *corev1.ConfigMap) *inventory.FirstSync {
 	r := recordOf(cm)
-	return &inventory.FirstSync{Settled: r.settled(), Insisted: r.state == v1alpha1.FirstSyncAdopt, Clusters: r.standings(), Elsewhere: true}, nil
+	return &inventory.FirstSync{Settled: r.settled(), Insisted: r.state == v1alpha1.FirstSyncAdopt, Clusters: r.standings(), Elsewhere: true}
 }
 
 // Other reads the record of another tier. If that tier has no record, nothing is held:
@@ -58,13 +62,64 @@ func (o Other) For(ctx context.Context, objects []*unstructured.Unstructured) (*
 	if inventory.FleetOf(objects).Empty() {
 		return nil, nil
 	}
-	return Read(ctx, o.Reader)
+	return o.record(ctx)
 }
 
 // Quiet implements Keeper.
 func (o Other) Quiet(ctx context.Context) (bool, error) {
-	record, err := Read(ctx, o.Reader)
+	record, err := o.record(ctx)
 	return err == nil && (record == nil || record.Settled && len(record.Clusters) == 0), err
+}
+
+// record reads that of the tier, whose agent may be in any namespace: there, too, nothing must be built a second
+// time. Of several the strictest counts, as whoever may write in some namespace can make another.
+func (o Other) record(ctx context.Context) (*inventory.FirstSync, error) {
+	record, err := Read(ctx, o.Reader)
+	if record != nil || err != nil {
+		return record, err
+	}
+	all := &corev1.ConfigMapList{}
+	err = o.Reader.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot look for a record of the first sync in the target: %w", err)
+	}
+	for i := range all.Items {
+		if all.Items[i].Name == v1alpha1.FirstSyncConfigMap {
+			record = strictest(record, otherOf(&all.Items[i]))
+		}
+	}
+	return record, nil
+}
+
+// strictest of two records: what one of them holds is held. one may be nil.
+func strictest(one, other *inventory.FirstSync) *inventory.FirstSync {
+	if one == nil {
+		return other
+	}
+	clusters := map[types.NamespacedName]inventory.Standing{}
+	for _, pair := range [][2]*inventory.FirstSync{{one, other}, {other, one}} {
+		for name, standing := range pair[0].Clusters {
+			second, known := pair[1].Clusters[name]
+			if strict(standing) >= strict(second) && (strict(standing) > 0 || known || pair[1].Settled) {
+				clusters[name] = standing
+			}
+		}
+	}
+	return &inventory.FirstSync{Settled: one.Settled && other.Settled, Insisted: one.Insisted || other.Insisted, Clusters: clusters, Elsewhere: true}
+}
+
+// strict is larger for a standing that holds more. What a person approved holds nothing.
+func strict(s inventory.Standing) int {
+	switch s {
+	case inventory.ManagedElsewhere:
+		return 2
+	case inventory.LastPaused, inventory.LastMoving:
+		return 1
+	}
+	return 0
 }
 
 // Record reads the record of this tier from the API server, in whichever of its processes: only

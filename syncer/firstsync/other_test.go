@@ -3,6 +3,7 @@ package firstsync
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,6 +67,56 @@ func TestOther(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOtherNamespace: the agent of a first tier may be in any namespace, and its record counts as in the usual one.
+func TestOtherNamespace(t *testing.T) {
+	record := func(namespace, state string, data ...string) *corev1.ConfigMap {
+		cm := NewRecord(namespace, "")
+		cm.Data[stateKey] = state
+		for i := 0; i < len(data); i += 2 {
+			cm.Data[data[i]] = data[i+1]
+		}
+		return cm
+	}
+	const settled, open, adopt = v1alpha1.FirstSyncSettled, v1alpha1.FirstSyncOpen, v1alpha1.FirstSyncAdopt
+	gone := elsewhereKey(key("a"))
+	for name, c := range map[string]struct {
+		reason  string
+		records []client.Object
+		want    *inventory.FirstSync
+	}{
+		"None":   {"what is of the agent is no record", []client.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gitops", Name: "x", Labels: record("", "").Labels}}}, nil},
+		"Open":   {"a tier that was made anew", []client.Object{record("gitops", open)}, &inventory.FirstSync{}},
+		"Adopt":  {"a person says that all may run elsewhere", []client.Object{record("gitops", adopt)}, &inventory.FirstSync{Insisted: true}},
+		"Moved":  {"a pivot gave one to another", []client.Object{record("gitops", settled, gone, "p")}, &inventory.FirstSync{Settled: true, Clusters: standing(inventory.ManagedElsewhere)}},
+		"Usual":  {"what is in the usual place counts, as before", []client.Object{record("gitops", adopt), record(v1alpha1.AgentNamespace, settled)}, &inventory.FirstSync{Settled: true}},
+		"Two":    {"the stricter of two counts", []client.Object{record("a", settled, gone, "p"), record("b", open, "n_a", "paused")}, &inventory.FirstSync{Clusters: standing(inventory.ManagedElsewhere)}},
+		"Forged": {"an approval in another one lifts no hold", []client.Object{record("a", settled, "n_a", "approved"), record("b", open)}, &inventory.FirstSync{}},
+		"Given":  {"but one where it is held does", []client.Object{record("a", settled), record("b", open, "n_a", "approved")}, &inventory.FirstSync{Clusters: standing(inventory.Approved)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Other{Reader: fake.NewClientBuilder().WithObjects(c.records...).Build()}
+			got, err := o.For(t.Context(), []*unstructured.Unstructured{cluster("a", false)})
+			if err != nil || (got == nil) != (c.want == nil) {
+				t.Fatalf("%s: it is %+v, %v", c.reason, got, err)
+			}
+			if got != nil && (got.Settled != c.want.Settled || got.Insisted != c.want.Insisted || !maps.Equal(got.Clusters, c.want.Clusters) || !got.Elsewhere) {
+				t.Errorf("%s: it is %+v, want %+v", c.reason, got, c.want)
+			}
+		})
+	}
+	refused := interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)
+	}}
+	o := Other{Reader: fake.NewClientBuilder().WithObjects(record("gitops", open)).WithInterceptorFuncs(refused).Build()}
+	if got, err := o.For(t.Context(), []*unstructured.Unstructured{cluster("a", false)}); got != nil || err != nil {
+		t.Errorf("where no list is allowed it is %v, %v", got, err)
+	}
+}
+
+func standing(s inventory.Standing) map[types.NamespacedName]inventory.Standing {
+	return map[types.NamespacedName]inventory.Standing{key("a"): s}
 }
 
 // TestNoteOfAnotherTier: what is found or held elsewhere leaves no trace in the
