@@ -1114,3 +1114,47 @@ func TestClocks(t *testing.T) {
 		t.Fatal()
 	}
 }
+
+// TestHeldByClockAhead: a process whose clock was ahead was killed. Nobody waits for that time, neither to go on nor
+// to turn back, and a clock that is a little ahead holds as any other.
+func TestHeldByClockAhead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		ahead  time.Duration
+		abort  bool
+		held   bool
+	}{
+		"GoesOn":    {"three hours", 3 * time.Hour, false, false},
+		"TurnsBack": {"three hours, and a person turns back", 3 * time.Hour, true, false},
+		"Little":    {"some seconds are those of any two machines", 20 * time.Second, false, true},
+		"Exact":     {"it may be alive", 0, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			l := &life{}
+			first := w.pivot("mom", "master", l)
+			first.Now = func() time.Time { return w.now.Add(tc.ahead) }
+			first.Tell = func(e Event) { l.dead = e.Step == Copy && e.Action != "" }
+			second := w.pivot("mom", "master", &life{})
+			if _, err := first.Run(t.Context()); !errors.Is(err, errKilled) || first.journal.Step != Copy {
+				t.Fatalf("got %v at step %s, want that it is killed while it copies", err, first.journal.Step)
+			}
+			run := second.Run
+			if tc.abort {
+				run = second.Abort
+			}
+			_, err := run(t.Context())
+			var blocked *BlockedError
+			if held := errors.As(err, &blocked) && blocked.Problems[0].Reason == ReasonPivotHeld; held != tc.held || !held && err != nil {
+				t.Fatalf("%s: got %v", tc.reason, err)
+			}
+			switch {
+			case tc.held:
+			case tc.abort:
+				w.at("mom", "master")
+			default:
+				w.at("master", "mom")
+			}
+		})
+	}
+}

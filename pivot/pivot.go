@@ -85,6 +85,8 @@ const (
 	// holds is for how long a process holds a journal; it renews it before a third of that
 	// is over, and a call takes less than another third.
 	holds = time.Minute
+	// skew is how far the clocks of two processes may be apart.
+	skew = 30 * time.Second
 	// look is the pause between two looks at what is waited for.
 	look = time.Second
 	// mostLooks bounds the looks of one step at which something was left to do.
@@ -267,7 +269,9 @@ func (p *Pivot) begin(ctx context.Context) error {
 // hold makes this process the one that drives the pivot.
 func (p *Pivot) hold(ctx context.Context) error {
 	now := p.Now()
-	if p.journal.Holder != p.Holder && now.Before(p.journal.Until) {
+	// A hold that lasts longer than any is of a clock that was ahead, and would keep the Clusters paused until
+	// then. What its process still writes is refused: each write is held to what was read.
+	if left := p.journal.Until.Sub(now); p.journal.Holder != p.Holder && left > 0 && left <= holds+skew {
 		return &BlockedError{Step: p.journal.Step, Problems: []Problem{
 			problem(ReasonPivotHeld, "%s drives pivot %s until %s", p.journal.Holder, p.journal.ID, p.journal.Until.UTC().Format(time.RFC3339)),
 		}}
