@@ -1158,3 +1158,79 @@ func TestHeldByClockAhead(t *testing.T) {
 		})
 	}
 }
+
+// TestBindingOfTarget: the target has ClusterResourceSets that match a copy, and its controller, which heeds no pause of
+// a Cluster, writes an empty record of what it applied before the pivot comes to that, or adds to it.
+func TestBindingOfTarget(t *testing.T) {
+	set := schema.GroupKind{Group: clusterapi.AddonsGroup, Kind: clusterapi.ClusterResourceSet}
+	binding := key{schema.GroupKind{Group: clusterapi.AddonsGroup, Kind: clusterapi.ClusterResourceSetBinding}, clusterA}
+	entry := func(set string, applied bool) map[string]any {
+		return map[string]any{"clusterResourceSetName": set, "resources": []any{map[string]any{"kind": "ConfigMap", "name": set, "applied": applied}}}
+	}
+	for name, tt := range map[string]struct {
+		reason string
+		set    string // of the target
+		step   key    // once this is in the target, its controller writes
+		aborts bool
+	}{
+		"Same":    {"both get it from the same repository", "cni", key{clusterKind, clusterA}, false},
+		"Other":   {"it has another one for its own clusters", "other", key{clusterKind, clusterA}, false},
+		"Added":   {"and comes after the copy", "other", binding, false},
+		"Aborted": {"nothing is left of one that turns back", "cni", key{clusterKind, clusterA}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			mom, master := w.sides["mom"], w.sides["master"]
+			for _, m := range w.sides {
+				for _, kind := range []schema.GroupKind{set, binding.kind} {
+					m.serves[kind] = true
+					m.put(definition(kind.Group, kind.Kind))
+				}
+			}
+			master.put(modelObject("v1", "Namespace", "fleet", nil))
+			master.put(modelObject(set.Group+"/v1", set.Kind, tt.set, nil))
+			cni := mom.put(modelObject(set.Group+"/v1", set.Kind, "cni", nil))
+			bound := modelObject(binding.kind.Group+"/v1", binding.kind.Kind, "a", cni)
+			bound.Object["spec"] = map[string]any{"clusterName": "a", "bindings": []any{entry("cni", true)}}
+			owner := mom.objects[key{clusterKind, clusterA}] // it is made after the Cluster, as of one without a class
+			bound.SetOwnerReferences(append(bound.GetOwnerReferences(), metav1.OwnerReference{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: owner.GetName(), UID: owner.GetUID()}))
+			mom.put(bound)
+			wrote := false
+			controller := func() {
+				if live := master.objects[binding]; master.objects[tt.step] == nil || live != nil && slices.ContainsFunc(entries(live), func(e map[string]any) bool { return e["clusterResourceSetName"] == tt.set }) {
+					return
+				}
+				wrote = true
+				u := modelObject(binding.kind.Group+"/v1", binding.kind.Kind, "a", nil)
+				u.Object["spec"] = map[string]any{"clusterName": "a"}
+				if live := master.objects[binding]; live != nil {
+					u = live.DeepCopy()
+				}
+				list, _, _ := unstructured.NestedSlice(u.Object, "spec", "bindings")
+				_ = unstructured.SetNestedSlice(u.Object, append(list, entry(tt.set, false)), "spec", "bindings")
+				master.put(u)
+			}
+			l := &life{}
+			p := w.pivot("mom", "master", l)
+			tell := p.Tell
+			p.Tell = func(e Event) {
+				controller()
+				tell(e)
+				l.dead = tt.aborts && e.Step == Verify
+			}
+			if _, err := p.Run(t.Context()); (err != nil) != tt.aborts || !wrote {
+				t.Fatalf("%s: %v", tt.reason, err)
+			}
+			if tt.aborts {
+				if _, err := w.pivot("mom", "master", &life{}).Abort(t.Context()); err != nil || master.objects[binding] != nil || mom.objects[binding] == nil {
+					t.Fatalf("%s: %v, the target has %v", tt.reason, err, master.objects[binding])
+				}
+				return
+			}
+			own := slices.ContainsFunc(entries(master.objects[binding]), func(e map[string]any) bool { return differsAt("", entry("cni", true), e) == "" })
+			if !own || mom.objects[binding] != nil {
+				t.Errorf("%s: the target has %v", tt.reason, master.objects[binding])
+			}
+		})
+	}
+}

@@ -466,12 +466,15 @@ func planCopy(j Journal, f Facts) Next {
 			next.Problems = append(next.Problems, problem(ReasonClusterDeleting, "%s is being deleted in the target", o))
 		case isCopy(j, o, live):
 			next.Objects[i].Copy, next.Objects[i].Made = live.GetUID(), true
-			if field := differs(rebased(body, j.copiesWith(next.Objects)), live); field != "" {
+			if field := differs(rebased(body, j.copiesWith(next.Objects)), ownEntries(o, body, live)); field != "" {
 				if f.Rounds >= mostRounds {
 					next.Problems = append(next.Problems, problem(ReasonCopyDiffers, "the target does not keep %s of %s as it is in the source", field, o))
 				}
 				next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
 			}
+		case isEmptyBinding(o, live) && f.copied(j, n):
+			// The controller of a ClusterResourceSet of the target made it, as there is a copy of the Cluster.
+			next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
 		case isKept(live):
 			// A former pivot took its owners away, and left it.
 			next.Objects[i].Before = live.GetAnnotations()[v1alpha1.PivotKeptAnnotation]
@@ -490,6 +493,59 @@ func planCopy(j Journal, f Facts) Next {
 	}
 	next.Objects = slices.DeleteFunc(next.Objects, func(o Object) bool { return f.Source.Node(o.UID) == nil && o.Copy == "" })
 	return next
+}
+
+// isEmptyBinding reports whether an object tells which ClusterResourceSets are to be applied to a Cluster, and that
+// none was: the controller writes that as soon as there is a Cluster, also one that is paused.
+func isEmptyBinding(o Object, live *unstructured.Unstructured) bool {
+	return isBinding(o) && !slices.ContainsFunc(entries(live), func(entry map[string]any) bool {
+		resources, _, _ := unstructured.NestedSlice(entry, "resources")
+		return slices.ContainsFunc(resources, func(r any) bool { m, _ := r.(map[string]any); return m["applied"] == true })
+	})
+}
+
+func isBinding(o Object) bool {
+	return o.GroupVersionKind().GroupKind() == schema.GroupKind{Group: clusterapi.AddonsGroup, Kind: clusterapi.ClusterResourceSetBinding}
+}
+
+// entries of such an object, one for each ClusterResourceSet.
+func entries(u *unstructured.Unstructured) (out []map[string]any) {
+	list, _, _ := unstructured.NestedSlice(u.Object, "spec", "bindings")
+	for _, entry := range list {
+		if m, ok := entry.(map[string]any); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// ownEntries is a live object without the entries that the target has for ClusterResourceSets of its own, and with
+// the others in the order of the source.
+func ownEntries(o Object, body, live *unstructured.Unstructured) *unstructured.Unstructured {
+	if !isBinding(o) || len(entries(live)) == 0 {
+		return live
+	}
+	var own []any
+	for _, want := range entries(body) {
+		for _, is := range entries(live) {
+			if is["clusterResourceSetName"] == want["clusterResourceSetName"] {
+				own = append(own, is)
+			}
+		}
+	}
+	live = live.DeepCopy()
+	_ = unstructured.SetNestedSlice(live.Object, own, "spec", "bindings")
+	return live
+}
+
+// copied reports whether this pivot made the Clusters of an object in the target.
+func (f Facts) copied(j Journal, n *graph.Node) bool {
+	return len(n.Clusters) > 0 && !slices.ContainsFunc(n.Clusters, func(name types.NamespacedName) bool {
+		return !slices.ContainsFunc(j.Objects, func(o Object) bool {
+			live := f.Copies[o.key()]
+			return isCluster(o) && o.key().name == name && live != nil && isCopy(j, o, live)
+		})
+	})
 }
 
 // copiesWith are the UIDs in the target with those of newer records.
