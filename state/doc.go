@@ -17,7 +17,7 @@
 //   - a Cluster is not made in a tier that went on since the state was saved, unless a person
 //     says that it was not removed, nor where the record of the first sync says that it was
 //     moved away, or that the tier may create Clusters by itself and has none of that name;
-//   - a Cluster that was being deleted stays paused;
+//   - a Cluster that was being deleted stays paused, and so does one that manages itself by now;
 //   - the restored tier is not settled: what was created after the state was saved is held,
 //     not built a second time;
 //   - it may be ended at any request; the same restore goes on.

@@ -48,8 +48,10 @@ const (
 	ReasonOlder = "StateIsOlder"
 	// ReasonSettled: the tier creates Clusters by itself and has none of that name.
 	ReasonSettled = "TierIsSettled"
-	// ReasonMovedAway: the Cluster was paused or moved when the tier saw it last.
+	// ReasonMovedAway: the Cluster was paused or moved when the tier saw it last, or manages itself.
 	ReasonMovedAway = "ClusterMovedAway"
+	// ReasonNotAsked: whether the Cluster manages itself by now is not known.
+	ReasonNotAsked = "ClusterNotAsked"
 	// ReasonRemoved: the Cluster is not in a newer state of the tier.
 	ReasonRemoved = "ClusterRemovedSince"
 	// ReasonOtherRestore: another state is being restored.

@@ -80,6 +80,9 @@ type Options struct {
 	// Newer is the newest saved state that may follow it, nil if none does. Clusters that it does not
 	// have were removed since, and are not made.
 	Newer *archive.Snapshot
+	// Inside asks a Cluster whether it manages itself by now, before it goes on here, as function Inside does;
+	// nil asks none.
+	Inside func(ctx context.Context, kubeconfig []byte, name types.NamespacedName) (*unstructured.Unstructured, error)
 	// Progress is told of each step once it is done; nil is not told.
 	Progress func(Step)
 }
@@ -143,6 +146,10 @@ func Restore(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options)
 		}
 		report.Steps[i] = *step
 		o.Progress(*step)
+	}
+	r.ask(ctx)
+	for i, step := range p.steps {
+		report.Steps[i] = *step
 	}
 	for _, name := range p.resume {
 		var resumed bool
@@ -432,10 +439,11 @@ func (r *restorer) update(ctx context.Context, s *Step) error {
 
 // resume lets the controllers go on with a Cluster that is whole.
 func (r *restorer) resume(ctx context.Context, name types.NamespacedName) (resumed bool, err error) {
-	u := &unstructured.Unstructured{}
+	u, movedAway := &unstructured.Unstructured{}, false
 	for _, step := range r.plan.steps {
 		if step.key == clusterKey(name) {
 			u.SetGroupVersionKind(step.saved.GroupVersionKind())
+			movedAway = step.Reason == ReasonMovedAway
 		}
 	}
 	if err := r.client.Get(ctx, name, u); err != nil {
@@ -446,6 +454,7 @@ func (r *restorer) resume(ctx context.Context, name types.NamespacedName) (resum
 		return false, nil
 	}
 	_, stays := annotations[v1alpha1.RestoredPausedAnnotation]
+	stays = stays || movedAway
 	change := map[string]any{"metadata": map[string]any{
 		"resourceVersion": u.GetResourceVersion(),
 		"annotations":     map[string]any{v1alpha1.RestoringAnnotation: nil, v1alpha1.RestoredPausedAnnotation: nil},

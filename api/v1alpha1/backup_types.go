@@ -107,6 +107,10 @@ type StateBackupStatus struct {
 	// the place was made anew: savedAbove does not count for it.
 	// +optional
 	EmptySince *metav1.Time `json:"emptySince,omitempty"`
+	// MovedAway identifies the Clusters that other management clusters had when the newest version was last
+	// found to be the present state. Where these are others, it saves at once.
+	// +optional
+	MovedAway string `json:"movedAway,omitempty"`
 	// LastVersion is the newest version: <epoch>-<number>.
 	// +optional
 	LastVersion string `json:"lastVersion,omitempty"`

@@ -317,7 +317,12 @@ func (u *up) stateOf(ctx context.Context) (*mom.State, error) {
 			return state.Take(ctx, c, state.TakeOptions{Program: version(), Now: time.Now})
 		},
 		Restore: func(ctx context.Context, c client.Client, s, newest *archive.Snapshot) error {
-			_, err := state.Restore(ctx, c, s, state.Options{Newer: newest})
+			report, err := state.Restore(ctx, c, s, state.Options{Newer: newest, Inside: state.Inside})
+			for _, step := range report.Steps {
+				if step.Reason == state.ReasonMovedAway || step.Reason == state.ReasonNotAsked {
+					u.say("%s: %s", step.Object, step.Why)
+				}
+			}
 			return err
 		},
 	}, nil

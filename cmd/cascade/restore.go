@@ -86,7 +86,7 @@ func (r *restoring) run(ctx context.Context) error {
 		}
 		return archive.Open(sealed, identities...)
 	}
-	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older, NotRemoved: r.notRemoved}
+	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older, NotRemoved: r.notRemoved, Inside: state.Inside}
 	v, s, newer, err := r.choose(versions, options.Namespace, load)
 	if err != nil {
 		return err

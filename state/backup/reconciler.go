@@ -2,9 +2,12 @@ package backup
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"filippo.io/age"
@@ -16,9 +19,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state"
@@ -60,6 +66,8 @@ type Reconciler struct {
 	Logins *source.Logins
 	// Shard has the objects that this process reconciles.
 	Shard wake.Shard
+	// Records has the record of the first sync, a change of which is looked at; nil: only the time counts.
+	Records cache.Cache
 	// MayWrite is asked before a version is saved; nil lets it.
 	MayWrite func() error
 	// Open opens a destination; nil is store.Open.
@@ -72,11 +80,55 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if r.Open == nil {
 		r.Open = store.Open
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr)
+	if r.Records != nil {
+		// A Cluster may be moved away long before it is time.
+		b = b.WatchesRawSource(ctrlsource.Kind(r.Records, client.Object(&corev1.ConfigMap{}), handler.EnqueueRequestsFromMapFunc(r.all)))
+	}
+	return b.
 		For(&v1alpha1.StateBackup{}, builder.WithPredicates(r.Shard.Changed())).
 		// One at a time: each has the state of the whole tier in memory.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: r.Retries.RateLimiter()}).
 		Complete(r.Stalls.Guard(Kind, func() client.Object { return &v1alpha1.StateBackup{} }, r))
+}
+
+// all StateBackups.
+func (r *Reconciler) all(ctx context.Context, _ client.Object) []ctrl.Request {
+	list := &v1alpha1.StateBackupList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(r.Namespace)); err != nil {
+		log.FromContext(ctx).Error(err, "StateBackups are not woken")
+		return nil
+	}
+	var out []ctrl.Request
+	for i := range list.Items {
+		out = append(out, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return out
+}
+
+// record is that of the first sync, empty if there is none.
+func (r *Reconciler) record(ctx context.Context) (*corev1.ConfigMap, error) {
+	cm := &corev1.ConfigMap{}
+	err := r.Reader.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, unreadable(fmt.Errorf("cannot read the record of the first sync: %w", err))
+	}
+	return cm, nil
+}
+
+// movedAway identifies the Clusters that a record has as managed elsewhere, and the pivots that moved them; empty
+// for none.
+func movedAway(cm *corev1.ConfigMap) string {
+	var moved []string
+	for _, name := range firstsync.Elsewhere(cm) {
+		moved = append(moved, name.String()+" "+firstsync.ManagedBy(cm, name))
+	}
+	if len(moved) == 0 {
+		return ""
+	}
+	slices.Sort(moved)
+	sum := sha256.Sum256([]byte(strings.Join(moved, "\n")))
+	return hex.EncodeToString(sum[:8])
 }
 
 // failure has the reason of an error.
@@ -111,8 +163,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return r.conclude(ctx, before, o, t, err)
 	}
-	now := r.Now()
-	due, at := t.due(o, now)
+	now, away := r.Now(), o.Status.MovedAway
+	cm, unread := r.record(ctx)
+	if unread == nil {
+		away = movedAway(cm)
+	}
+	due, at := t.due(o, away, now)
+	if !due && unread != nil {
+		return ctrl.Result{}, unread
+	}
 	if !due {
 		r.Metrics.record(o, t)
 		return ctrl.Result{RequeueAfter: r.wait(t, at.Sub(now))}, nil
@@ -123,7 +182,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	o.Status.LastAttempt = &metav1.Time{Time: now.UTC().Truncate(time.Second)}
 	message, err := r.save(within, o, t, recipients)
 	if err == nil {
-		o.Status.LastSuccess = o.Status.LastAttempt
+		o.Status.LastSuccess, o.Status.MovedAway = o.Status.LastAttempt, away
 		status.MarkReady(o, v1alpha1.ReasonSucceeded, "%s", message)
 	}
 	return r.conclude(ctx, before, o, t, err)
@@ -244,10 +303,9 @@ func (r *Reconciler) admit(ctx context.Context, o *v1alpha1.StateBackup, version
 	if len(versions) == 0 {
 		return nil
 	}
-	cm := &corev1.ConfigMap{}
-	err = r.Reader.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: v1alpha1.FirstSyncConfigMap}, cm)
-	if client.IgnoreNotFound(err) != nil {
-		return unreadable(fmt.Errorf("cannot read the record of the first sync: %w", err))
+	cm, err := r.record(ctx)
+	if err != nil {
+		return err
 	}
 	newest := versions[len(versions)-1]
 	if settled, _ := firstsync.Says(cm); settled || running > 0 || mine(o, versions) {

@@ -31,6 +31,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/store"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // bench is a reconciler whose destination is a directory, whatever its object says.
@@ -171,6 +172,40 @@ func TestReconcile(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(b.Metrics.success.WithLabelValues("cascade-system", "tier")); n != float64(b.now.Unix()) {
 		t.Errorf("the metric of the last success is %f", n)
+	}
+}
+
+// TestMovedAway: what a pivot gave away is saved at once. Restored from what was saved before, two management clusters
+// would act on it.
+func TestMovedAway(t *testing.T) {
+	b := newBench(t, func(o *v1alpha1.StateBackup) { o.Spec.Interval, o.Spec.Schedule = nil, "0 3 * * *" })
+	moves := func(change func(cm *corev1.ConfigMap)) {
+		cm := &corev1.ConfigMap{}
+		if err := b.Client.Get(t.Context(), client.ObjectKey{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
+			t.Fatal(err)
+		}
+		change(cm)
+		if err := b.Client.Update(t.Context(), cm); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := types.NamespacedName{Namespace: "fleet", Name: "master"}
+	for i, step := range []struct {
+		what string
+		do   func()
+		want string
+	}{
+		{"there is no version yet", func() {}, "1-1"},
+		{"another change waits for its time", func() { b.change("x") }, "1-1"},
+		{"a Cluster is given away", func() { moves(func(cm *corev1.ConfigMap) { firstsync.ManageElsewhere(cm, "p-1", name) }) }, "2-1"},
+		{"nothing is another", func() { b.change("y") }, "2-1"},
+		{"it comes back", func() { moves(func(cm *corev1.ConfigMap) { firstsync.ManageHere(cm, name) }) }, "3-1"},
+	} {
+		step.do()
+		b.now = noon.Add(time.Duration(i) * time.Minute)
+		if o, _, err := b.reconcile(); err != nil || o.Status.LastVersion != step.want {
+			t.Errorf("%s: version %s, %v, want %s", step.what, o.Status.LastVersion, err, step.want)
+		}
 	}
 }
 

@@ -77,12 +77,13 @@ func (t timing) next(after time.Time) time.Time {
 
 // due reports whether a backup is to be tried now, and when the next one is otherwise. One
 // that failed, that was never tried, whose spec changed, that somebody asks for or that was at a
-// time which is to come is due.
-func (t timing) due(o *v1alpha1.StateBackup, now time.Time) (bool, time.Time) {
+// time which is to come is due. So is one that has other Clusters as moved away than away says: restored
+// from it, two management clusters would act on one Cluster.
+func (t timing) due(o *v1alpha1.StateBackup, away string, now time.Time) (bool, time.Time) {
 	asked := o.Annotations[meta.ReconcileRequestAnnotation]
 	switch last := o.Status.LastSuccess; {
 	case asked != "" && asked != o.Status.LastHandledReconcileAt,
-		o.Status.ObservedGeneration != o.Generation,
+		o.Status.ObservedGeneration != o.Generation, o.Status.MovedAway != away,
 		last == nil, o.Status.LastAttempt == nil:
 		return true, now
 	case !o.Status.LastAttempt.Equal(last), ahead(last.Time, now):

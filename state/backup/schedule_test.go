@@ -19,7 +19,7 @@ func every(d time.Duration) v1alpha1.StateBackupSpec {
 }
 
 func TestDue(t *testing.T) {
-	done := v1alpha1.StateBackupStatus{ObservedGeneration: 1, LastAttempt: at(-time.Hour), LastSuccess: at(-time.Hour)}
+	done := v1alpha1.StateBackupStatus{ObservedGeneration: 1, LastAttempt: at(-time.Hour), LastSuccess: at(-time.Hour), MovedAway: "moved"}
 	for name, tt := range map[string]struct {
 		reason string
 		spec   v1alpha1.StateBackupSpec
@@ -32,6 +32,7 @@ func TestDue(t *testing.T) {
 		"NotOver": {"it is not", every(2 * time.Hour), func(*v1alpha1.StateBackup) {}, false, noon.Add(time.Hour)},
 		"Failed":  {"the last one failed: the pauses are those of the queue", every(2 * time.Hour), func(o *v1alpha1.StateBackup) { o.Status.LastAttempt = at(-time.Minute) }, true, noon},
 		"Changed": {"it may go elsewhere now", every(2 * time.Hour), func(o *v1alpha1.StateBackup) { o.Generation = 2 }, true, noon},
+		"Moved":   {"a Cluster was moved away since, or came back", v1alpha1.StateBackupSpec{Schedule: "0 3 * * *"}, func(o *v1alpha1.StateBackup) { o.Status.MovedAway = "" }, true, noon},
 		"Asked":   {"somebody asks", every(2 * time.Hour), func(o *v1alpha1.StateBackup) { o.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "x"} }, true, noon},
 		"AskedOnce": {"and was answered", every(2 * time.Hour), func(o *v1alpha1.StateBackup) {
 			o.Annotations, o.Status.LastHandledReconcileAt = map[string]string{meta.ReconcileRequestAnnotation: "x"}, "x"
@@ -59,7 +60,7 @@ func TestDue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, next := when.due(o, noon)
+			got, next := when.due(o, "moved", noon)
 			if got != tt.want || !next.Equal(tt.next) {
 				t.Errorf("%s: got %t at %s, want %t at %s", tt.reason, got, next, tt.want, tt.next)
 			}

@@ -452,6 +452,9 @@ func (w *wiring) backups(context.Context) error {
 		Events: w.events("cascade"), Metrics: backup.NewMetrics(ctrlmetrics.Registry), Stalls: w.stalls, Now: w.program.Now, Jitter: w.jitter(),
 		Retries: w.options.pauses.retries(), Logins: logins, Shard: w.selects, MayWrite: w.fence,
 	}
+	if w.firstSync != nil {
+		r.Records = w.firstSync.Records
+	}
 	return r.SetupWithManager(w.mgr)
 }
 
