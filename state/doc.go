@@ -11,7 +11,8 @@
 // What is to be done is planned from facts by a pure function. Invariants of Restore:
 //
 //   - it deletes nothing, and changes no object that is there, except Clusters that it
-//     paused itself and the lineage of epochs, to which it adds;
+//     paused itself, what is on record of what ClusterResourceSets applied to these, and the
+//     lineage of epochs, to which it adds;
 //   - objects of a Cluster that is there and that nobody restores are not made: what is
 //     missing may have been removed since;
 //   - a Cluster is not made in a tier that went on since the state was saved, unless a person

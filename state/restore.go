@@ -148,6 +148,9 @@ func Restore(ctx context.Context, c kube.Client, s *archive.Snapshot, o Options)
 		o.Progress(*step)
 	}
 	r.ask(ctx)
+	if err := r.bind(ctx); err != nil {
+		return report, err
+	}
 	for i, step := range p.steps {
 		report.Steps[i] = *step
 	}
