@@ -5,15 +5,23 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"filippo.io/age"
 
 	"github.com/cascade-gitops/cascade/mom"
 )
@@ -42,6 +50,76 @@ func TestCheck(t *testing.T) {
 			err := u.check()
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestStateOf: the state is opened with what cascade save opens it with, or with the login of the repository.
+func TestStateOf(t *testing.T) {
+	var seen []string
+	var mu sync.Mutex
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		name, password, _ := r.BasicAuth()
+		seen = append(seen, r.Header.Get("Authorization"), name+":"+password)
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	server, plain := httptest.NewTLSServer(handler), httptest.NewServer(handler)
+	defer server.Close()
+	defer plain.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	credentials := filepath.Join(dir, "credentials")
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "key"), []byte(id.String()+"\n"), 0o600), os.Mkdir(credentials, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"accesskey": "of-files", "secretkey": "s\n", "username": "of-files", "password": "s\n", "ca.crt": string(ca)} {
+		if err := os.WriteFile(filepath.Join(credentials, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ann := map[string][]byte{"username": []byte("ann"), "password": []byte("s3cret"), "ca.crt": ca}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*up)
+		env    string
+		want   string // of what the server is shown
+	}{
+		"Endpoint": {"keys of the environment are for the server that is named", func(u *up) { u.state = "s3://state/mom?endpoint=" + plain.URL }, "of-environment", "Credential=of-environment/"},
+		"EndpointFiles": {"a directory has others, and who vouches for the server", func(u *up) {
+			u.state, u.stateCredentials = "s3://state/mom?endpoint="+server.URL, credentials
+		}, "of-environment", "Credential=of-files/"},
+		"Git": {"the state is where the repository is", func(u *up) { u.state = "git+" + server.URL + "/state.git" }, "", "ann:s3cret"},
+		"GitFiles": {"it is somebody else's there", func(u *up) {
+			u.state, u.stateCredentials = "git+"+server.URL+"/state.git", credentials
+		}, "", "of-files:s"},
+		"GitElsewhere": {"a login is for its server", func(u *up) { u.state, u.url = "git+"+server.URL+"/state.git", "https://example.com/masters" }, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("AWS_ACCESS_KEY_ID", tc.env)
+			t.Setenv("AWS_SECRET_ACCESS_KEY", "s")
+			u := &up{url: server.URL + "/masters", identityFile: filepath.Join(dir, "key"), keep: 1}
+			tc.change(u)
+			seen = nil
+			s, err := u.stateOf(t.Context(), ann)
+			if err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			defer s.Store.Close()
+			if _, err := s.Store.Versions(t.Context()); err == nil {
+				t.Error("a server that refuses has versions")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if all := strings.Join(seen, " "); !strings.Contains(all, tc.want) || tc.want == "" && strings.Contains(all, "ann") {
+				t.Errorf("%s: the server is shown %q", tc.reason, all)
 			}
 		})
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/layout"
 	"github.com/cascade-gitops/cascade/cmd/cascade/login"
+	"github.com/cascade-gitops/cascade/cmd/cascade/statestore"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/mom"
 	"github.com/cascade-gitops/cascade/mom/payload"
@@ -60,6 +61,7 @@ type up struct {
 	moved                                     bool
 
 	state, version, holder string
+	stateCredentials       string
 	recipients             []string
 	identityFile           string
 	keep                   int
@@ -111,6 +113,7 @@ func newUp(p *place) *cobra.Command {
 	f.StringVar(&u.image, "image", "", "image of the agents that masters get; without it, CASCADE_IMAGE or the one of this release")
 	f.StringArrayVar(&u.agentArgs, "agent-arg", nil, "argument of the agent; may be given several times")
 	f.StringVar(&u.state, "state", "", "where the state is kept: a directory, s3://, azblob://, gs:// or git+https://; without it, in the folder only")
+	f.StringVar(&u.stateCredentials, "state-credentials", "", statestore.CredentialsMean+", and for a state in Git on the server of --repo the login of that")
 	f.StringArrayVar(&u.recipients, "recipient", nil, "public key of age or SSH, or key of a KMS, for whom the state is encrypted; without it, the keys of --identity; may be given several times")
 	f.StringVar(&u.identityFile, "identity", "", "file with the private key of age or SSH that opens the state")
 	f.StringVar(&u.version, "version", "", "version of the state to restore instead of the newest; what it does not have is held")
@@ -158,7 +161,7 @@ func (u *up) run(ctx context.Context) error {
 		o.Objects = append(o.Objects, objects...)
 	}
 	if u.state != "" {
-		if o.State, err = u.stateOf(ctx); err != nil {
+		if o.State, err = u.stateOf(ctx, o.Repository.Login); err != nil {
 			return err
 		}
 		defer func() { _ = o.State.Store.Close() }() // what was to be written, is
@@ -204,8 +207,8 @@ func (u *up) check() error {
 		return fmt.Errorf("cannot use --interval %s: it must be longer", u.interval)
 	case u.keep < 1:
 		return fmt.Errorf("cannot use --keep %d: keep one version at least", u.keep)
-	case u.state == "" && (u.version != "" || u.identityFile != "" || len(u.recipients) > 0):
-		return errors.New("cannot use --version, --identity or --recipient without --state")
+	case u.state == "" && (u.version != "" || u.identityFile != "" || len(u.recipients) > 0 || u.stateCredentials != ""):
+		return errors.New("cannot use --version, --identity, --recipient or --state-credentials without --state")
 	case u.state != "" && u.identityFile == "":
 		return errors.New("cannot keep a state without --identity: nobody could go on from it; age-keygen -o key.txt makes one")
 	}
@@ -282,8 +285,8 @@ func agentObjects(image string) ([][]*unstructured.Unstructured, error) {
 	return [][]*unstructured.Unstructured{crds, rights}, nil
 }
 
-// stateOf opens the place of the state, and the keys for it.
-func (u *up) stateOf(ctx context.Context) (*mom.State, error) {
+// stateOf opens the place of the state, and the keys for it. login is that of the repository.
+func (u *up) stateOf(ctx context.Context, login map[string][]byte) (*mom.State, error) {
 	file, err := os.ReadFile(u.identityFile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read --identity: %w", err)
@@ -305,7 +308,9 @@ func (u *up) stateOf(ctx context.Context) (*mom.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept, err := store.Open(ctx, u.state, store.Options{})
+	kept, err := statestore.Place{
+		Address: u.state, Credentials: u.stateCredentials, Flag: "--state-credentials", Repository: u.url, Login: login,
+	}.Open(ctx, time.Now)
 	if err != nil {
 		return nil, err
 	}

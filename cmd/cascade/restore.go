@@ -11,6 +11,7 @@ import (
 	agekey "filippo.io/age"
 	"github.com/spf13/cobra"
 
+	"github.com/cascade-gitops/cascade/cmd/cascade/statestore"
 	"github.com/cascade-gitops/cascade/state"
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/key"
@@ -170,8 +171,8 @@ func (r *restoring) keys(ctx context.Context) ([]agekey.Identity, error) {
 		text := []byte(name)
 		if !slices.ContainsFunc([]string{"awskms:", "gcpkms:", "azurekv:", "hcvault:"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			info, err := os.Stat(name)
-			if err == nil && info.Size() > mostCredentialBytes {
-				err = fmt.Errorf("%s has more than %d bytes", name, mostCredentialBytes)
+			if err == nil && info.Size() > statestore.MostBytes {
+				err = fmt.Errorf("%s has more than %d bytes", name, statestore.MostBytes)
 			}
 			if err == nil {
 				text, err = os.ReadFile(name)

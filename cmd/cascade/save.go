@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/cmd/cascade/statestore"
 	"github.com/cascade-gitops/cascade/state"
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/key"
@@ -23,9 +23,6 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
-
-// mostCredentialBytes bounds a file of a credential.
-const mostCredentialBytes = 1 << 20
 
 // placeFlags say where a state is kept.
 type placeFlags struct {
@@ -35,60 +32,13 @@ type placeFlags struct {
 func (f *placeFlags) bind(cmd *cobra.Command, name, means string) {
 	cmd.Flags().StringVar(&f.address, name, "", means+": a directory, s3://bucket/prefix?region=R&endpoint=URL, azblob://container/prefix?account=NAME,\n"+
 		"gs://bucket/prefix, git+https://host/repository?branch=B or git+ssh://git@host/repository?branch=B")
-	cmd.Flags().StringVar(&f.credentials, "credentials", "",
-		"directory with a file for each key of a Secret of Flux's Bucket or GitRepository; without it the credentials of the environment count")
+	cmd.Flags().StringVar(&f.credentials, "credentials", "", statestore.CredentialsMean)
 	_ = cmd.MarkFlagRequired(name) // it is there
 }
 
 // open opens the place.
 func (f *placeFlags) open(ctx context.Context, now func() time.Time) (store.Store, error) {
-	options := store.Options{Now: now}
-	a, err := store.Parse(f.address)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case f.credentials != "":
-		if options.Secret, err = readCredentials(f.credentials); err != nil {
-			return nil, err
-		}
-		options.Certificates = options.Secret
-	case a.Kind == "s3" && a.Endpoint != "" && os.Getenv("AWS_ACCESS_KEY_ID") != "":
-		// Who names a server names whom the keys are for.
-		options.Secret = map[string][]byte{"accesskey": []byte(os.Getenv("AWS_ACCESS_KEY_ID")), "secretkey": []byte(os.Getenv("AWS_SECRET_ACCESS_KEY"))}
-	}
-	return store.Open(source.AllowNetwork(ctx), f.address, options)
-}
-
-// readCredentials reads a directory as a Secret is mounted.
-func readCredentials(dir string) (map[string][]byte, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read --credentials: %w", err)
-	}
-	secret := map[string][]byte{}
-	for _, e := range entries {
-		info, err := os.Stat(filepath.Join(dir, e.Name()))
-		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		if info.Size() > mostCredentialBytes {
-			return nil, fmt.Errorf("cannot read --credentials: %s has more than %d bytes", e.Name(), mostCredentialBytes)
-		}
-		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			return nil, fmt.Errorf("cannot read --credentials: %w", err)
-		}
-		// Editors and echo end a file with a line.
-		if value := strings.TrimRight(string(content), "\n"); !strings.Contains(value, "\n") {
-			content = []byte(value)
-		}
-		secret[e.Name()] = content
-	}
-	if len(secret) == 0 {
-		return nil, errors.New("cannot read --credentials: the directory has no files")
-	}
-	return secret, nil
+	return statestore.Place{Address: f.address, Credentials: f.credentials, Flag: "--credentials"}.Open(ctx, now)
 }
 
 // saving is one call of the verb.
@@ -341,7 +291,7 @@ func (s *saving) startEmpty(ctx context.Context) (kubeconfig string, stop func()
 }
 
 func (c *cli) newSaveList() *cobra.Command {
-	place := &placeFlags{}
+	from := &placeFlags{}
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -352,7 +302,7 @@ func (c *cli) newSaveList() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			at, err := place.open(ctx, c.now)
+			at, err := from.open(ctx, c.now)
 			if err != nil {
 				return err
 			}
@@ -375,7 +325,7 @@ func (c *cli) newSaveList() *cobra.Command {
 			return table(c.streams.Out, []string{"VERSION", "SAVED", "BYTES"}, rows)
 		},
 	}
-	place.bind(cmd, "from", "where versions are kept")
+	from.bind(cmd, "from", "where versions are kept")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
 	return cmd
 }
