@@ -173,6 +173,22 @@ func (s *saver) run(ctx context.Context) {
 	}
 }
 
+// digestOf is what tells a state from the one before. That a Rollout was looked at is no change: while it
+// soaks it is each minute, and the versions that are kept would be of an hour or two.
+func digestOf(s *archive.Snapshot) ([sha256.Size]byte, error) {
+	same := archive.Snapshot{Objects: slices.Clone(s.Objects)}
+	for i := range same.Objects {
+		o := &same.Objects[i]
+		if o.GetKind() == "Rollout" && o.GroupVersionKind().Group == v1alpha1.GroupVersion.Group {
+			o = o.DeepCopy()
+			unstructured.RemoveNestedField(o.Object, "status", "run", "lookedAt")
+			same.Objects[i] = *o
+		}
+	}
+	lines, err := same.Lines()
+	return sha256.Sum256(lines), err
+}
+
 // save saves the state as it is now. closed says that nothing writes to the cluster any more.
 func (s *saver) save(ctx context.Context, closed bool) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -186,11 +202,10 @@ func (s *saver) save(ctx context.Context, closed bool) error {
 	s.origin.Tier = s.tier
 	s.mu.Unlock()
 	mark(snapshot, s.origin.Tier, closed)
-	lines, err := snapshot.Lines()
+	digest, err := digestOf(snapshot)
 	if err != nil {
 		return err
 	}
-	digest := sha256.Sum256(lines)
 	if bytes.Equal(digest[:], s.digest) {
 		s.board.ofState(func(status *StateStatus) { status.Unsaved, status.Error = false, "" })
 		return nil

@@ -245,3 +245,29 @@ func TestSaver(t *testing.T) {
 		}
 	})
 }
+
+// TestDigest: a Rollout that soaks is looked at each minute, which is not what a state is saved for.
+func TestDigest(t *testing.T) {
+	digest := func(name, lookedAt, phase string) string {
+		o := unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Rollout", "metadata": map[string]any{"name": name},
+			"status": map[string]any{"run": map[string]any{"lookedAt": lookedAt, "phase": phase}},
+		}}
+		s := &archive.Snapshot{Objects: []unstructured.Unstructured{o}}
+		d, err := digestOf(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, _, _ := unstructured.NestedString(s.Objects[0].Object, "status", "run", "lookedAt"); at != lookedAt {
+			t.Errorf("the state says that it was looked at %q", at)
+		}
+		return string(d[:])
+	}
+	soaks := digest("a", "10:00", "Progressing")
+	if soaks != digest("a", "10:01", "Progressing") {
+		t.Error("a look is another state")
+	}
+	if soaks == digest("a", "10:00", "Completed") || soaks == digest("b", "10:00", "Progressing") {
+		t.Error("another state has the same digest")
+	}
+}
