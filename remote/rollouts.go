@@ -12,6 +12,7 @@ import (
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -77,6 +78,8 @@ type Rollouts struct {
 	// shows them, and looked when a Rollout was decided about last.
 	written map[writtenKey]string
 	looked  map[types.NamespacedName]time.Time
+	// dated are the statuses of Rollouts that this process read or wrote.
+	dated map[types.NamespacedName]dated
 	// caught are the Rollouts about which this process decided once.
 	caught map[types.NamespacedName]bool
 	// unread is since when it is not known what a Rollout's layer reads of its candidate.
@@ -88,6 +91,13 @@ type writtenKey struct {
 	child bool
 	types.NamespacedName
 }
+
+// dated is when a status was written last by the clock of the API server, and when this process saw that.
+type dated struct{ at, seen time.Time }
+
+// setBack is for how long the time of a write that is before that of an earlier one counts for nothing: the clock of
+// the API server, which may be this process's, was set back, and may be wrong since rather than before.
+const setBack = time.Hour
 
 // decidePause is between two decisions about a Rollout, while children change by the
 // hundred.
@@ -161,6 +171,7 @@ func (r *Rollouts) forget(key types.NamespacedName) {
 	defer r.mu.Unlock()
 	delete(r.looked, key)
 	delete(r.caught, key)
+	delete(r.dated, key)
 	delete(r.unread, key)
 	delete(r.written, writtenKey{NamespacedName: key})
 }
@@ -334,6 +345,32 @@ func (r *Rollouts) wrote(key writtenKey, o client.Object) {
 		r.written = map[writtenKey]string{}
 	}
 	r.written[key] = o.GetResourceVersion()
+	if !key.child {
+		r.date(key.NamespacedName, o.GetManagedFields())
+	}
+}
+
+// date remembers when the status of a Rollout was written last by the clock of the API server.
+func (r *Rollouts) date(key types.NamespacedName, by []metav1.ManagedFieldsEntry) {
+	is, was := dated{seen: r.Now()}, r.dated[key]
+	for _, m := range by {
+		if m.Manager == statusManager && m.Subresource == "status" && m.Time != nil {
+			is.at = m.Time.Time
+		}
+	}
+	if is.at.Before(was.at) && is.seen.Sub(was.seen) < setBack {
+		return
+	}
+	if r.dated == nil {
+		r.dated = map[types.NamespacedName]dated{}
+	}
+	r.dated[key] = is
+}
+
+func (r *Rollouts) lastWritten(key types.NamespacedName) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dated[key].at
 }
 
 // lags reports whether the cache has an older state of an object than this process wrote.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -189,5 +190,42 @@ func TestRolloutMoves(t *testing.T) {
 		if got := passes.Update(event.TypedUpdateEvent[*v1alpha1.Rollout]{ObjectOld: tt.before, ObjectNew: tt.after}); got != tt.want {
 			t.Errorf("%s: it wakes: %t, want %t", tt.reason, got, tt.want)
 		}
+	}
+}
+
+// TestLastWritten: the clock of the API server tells when the status of a Rollout was written last. One that was set back is believed
+// once it was so for an hour: it may be on the machine of this process, and both wrong for a while.
+func TestLastWritten(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	r := &Rollouts{Now: func() time.Time { return now }}
+	key := writtenKey{NamespacedName: types.NamespacedName{Namespace: "fleet", Name: "web"}}
+	day := func(n int) time.Time { return time.Unix(int64(n)*24*3600, 0) }
+	for _, tt := range []struct {
+		reason string
+		after  time.Duration
+		at     []int
+		want   time.Time
+	}{
+		{"its clock tells nothing", 0, nil, time.Time{}},
+		{"it was approved after its status was written", 0, []int{4}, day(4)},
+		{"it goes on", time.Minute, []int{5}, day(5)},
+		{"it was set back", 59 * time.Minute, []int{3}, day(5)},
+		{"nobody put it right for an hour", time.Minute, []int{3}, day(3)},
+	} {
+		now = now.Add(tt.after)
+		o := rolloutNamed("web", movesLayer("base"))
+		o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &metav1.Time{Time: day(8)}}}
+		for _, n := range tt.at {
+			o.ManagedFields = append(o.ManagedFields, metav1.ManagedFieldsEntry{Manager: statusManager, Subresource: "status", Time: &metav1.Time{Time: day(n)}})
+		}
+		r.wrote(key, o)
+		r.wrote(writtenKey{true, key.NamespacedName}, &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: statusManager, Subresource: "status", Time: &metav1.Time{Time: day(9)}}}}})
+		if got := r.lastWritten(key.NamespacedName); !got.Equal(tt.want) {
+			t.Errorf("%s: it was written at %s, want %s", tt.reason, got, tt.want)
+		}
+	}
+	r.Snapshots, r.exchange, r.Metrics = source.NewSnapshots(), &exchange{}, NewRolloutMetrics(prometheus.NewRegistry())
+	if r.forget(key.NamespacedName); !r.lastWritten(key.NamespacedName).IsZero() {
+		t.Error("it is known of one that is gone")
 	}
 }

@@ -77,6 +77,9 @@ type Facts struct {
 	Upstream *Upstream
 	Clusters []Cluster
 	Requests Requests
+	// Written is when the status was written last by the clock of the API server, which need not be this
+	// process's; zero while that is not known.
+	Written time.Time
 	// Room is how many more clusters of the tier may begin to change, over all Rollouts;
 	// below zero it has no bound.
 	Room int

@@ -15,6 +15,8 @@ const (
 	// unwatched is after how long without a look on record nobody watched. Less would take a slow API
 	// server for that, and a soak would have no end.
 	unwatched = 3 * time.Minute
+	// skew is by how much the clocks of this process and of the API server differ at most while both are right.
+	skew = 5 * time.Minute
 )
 
 // resume has a soak and deadlines begin anew after a time in which nobody looked, as no process of
@@ -41,23 +43,29 @@ func (d *decision) resume() {
 }
 
 // behind has what is on record from a time to come begin, or have ended, now: a clock that was ahead for one look
-// would have the run stand until then, and other environments wait for what it proved.
+// would have the run stand until then, and other environments wait for what it proved. Where it is this clock that
+// is behind, what the run waits for begins anew once that is right. What ended does not, and would have proven itself
+// for longer than it has: it stays where it was written at a later time than that, by the clock of the API server.
 func (d *decision) behind() {
 	at := metav1.NewTime(d.now)
-	var all []*metav1.Time
-	if run := d.status.Run; run != nil {
-		all = append(all, &run.Began, &run.Since, run.SoakSince, run.LookedAt, run.ResumedAt)
+	mend := func(written time.Time, all ...*metav1.Time) {
+		for _, t := range all {
+			if t != nil && t.After(d.now) && t.After(written) {
+				*t = at
+			}
+		}
+	}
+	written := d.facts.Written.Add(skew)
+	if run := d.active(); run != nil {
+		mend(time.Time{}, &run.Began, &run.Since, run.SoakSince, run.LookedAt, run.ResumedAt)
+	} else if run := d.status.Run; run != nil {
+		mend(written, &run.Began, &run.Since)
 	}
 	if good := d.status.LastGood; good != nil {
-		all = append(all, &good.At)
+		mend(written, &good.At)
 	}
 	for i := range d.status.History {
-		all = append(all, &d.status.History[i].Began, &d.status.History[i].Ended)
-	}
-	for _, t := range all {
-		if t != nil && t.After(d.now) {
-			*t = at
-		}
+		mend(written, &d.status.History[i].Began, &d.status.History[i].Ended)
 	}
 	for _, m := range d.all {
 		if m.pin != nil && m.pin.Since.After(d.now) {

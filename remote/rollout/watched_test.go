@@ -194,6 +194,26 @@ func TestUnwatched(t *testing.T) {
 				}
 			}
 		}},
+		{name: "proven before a clock that is behind", reason: "it would be taken for proven since before that", waves: canaryAndRest()[:1], clusters: []string{"canary1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			at := s.status.LastGood.At
+			s.facts.Written = at.Add(-time.Minute) // by a clock that is a bit behind
+			s.now = s.now.Add(-48 * time.Hour)
+			s.decide()
+			s.now = s.now.Add(48*time.Hour + 10*time.Minute)
+			s.decide()
+			for of, got := range map[string]metav1.Time{"the run ended": s.status.Run.Since, "the good one did": s.status.LastGood.At, "the first on record did": s.status.History[0].Ended} {
+				if !got.Equal(&at) {
+					s.t.Errorf("%s at %s, which was at %s", of, got, at)
+				}
+			}
+		}},
 		{name: "a proof of a clock that was ahead", reason: "what is proven next is later than what was taken, once the other environment mended its time", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.upstream(0)
 			s.now = s.now.Add(720 * time.Hour)
