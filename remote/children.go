@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -348,7 +349,7 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	now := r.Now()
 	r.Metrics.observe(recorded, child, now)
-	for _, step := range trace.OfLayers(recorded, child, current.sources, began, now) {
+	for _, step := range trace.OfLayers(cmp.Or(current.before, recorded), child, current.sources, began, now) {
 		r.Traces.Record(step)
 	}
 	return result, err

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -165,10 +166,44 @@ func (s *seeding) past(ctx context.Context, entry *v1alpha1.ChildLayer) (has, pi
 // sentOf is the revision of a layer that was sent last, perhaps in part: for a Rollout that is what the child has, which
 // goes on with it until a run gives it another one. A later commit with the same content counts.
 func sentOf(entry *v1alpha1.ChildLayer) string {
-	if entry.LastAttemptedDigest != "" && entry.LastAttemptedDigest != entry.Digest {
+	if sentInPart(entry) {
 		return entry.LastAttemptedRevision
 	}
 	return entry.Revision
+}
+
+// sentInPart reports whether something else of a layer was begun than what is on record as in place.
+func sentInPart(entry *v1alpha1.ChildLayer) bool {
+	return entry.LastAttemptedDigest != "" && entry.LastAttemptedDigest != entry.Digest
+}
+
+// begins has the Child's status say that something else is about to be sent of a layer that is ready, and that a
+// Rollout moves: it may give back what is in place while that is sent, or after this process ended, and would take the
+// child for ready at it. Nothing is sent where it did so by now.
+func (s *seeding) begins(ctx context.Context, entry *v1alpha1.ChildLayer, tried record.State) error {
+	if was := entryOf(s.recorded, s.layer.Name); s.pin == nil || was == nil || !was.Ready || was.LastAttemptedDigest == tried.Digest {
+		return nil
+	}
+	said := func() (*v1alpha1.Child, error) {
+		after := s.recorded.DeepCopy()
+		is := entryOf(after, s.layer.Name)
+		is.LastAttemptedRevision, is.LastAttemptedDigest = tried.Revision, tried.Digest
+		return after, s.patchStatus(ctx, after)
+	}
+	after, err := said()
+	if apierrors.IsConflict(err) && s.rebase(ctx) {
+		if pin := rollout.Pin(s.child, s.governing.Layer(s.layer.Name)); pin == nil || *pin != *s.pin {
+			return waitsBecause(v1alpha1.ReasonRolloutPending, "a Rollout lets this cluster have another revision of layer %s than %s by now", s.layer.Name, cmp.Or(s.pin.Revision, s.pin.Image))
+		}
+		after, err = said()
+	}
+	if err != nil {
+		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot write status of Child %s: %w", s.run.key(), err))
+	}
+	s.before = cmp.Or(s.before, s.recorded)
+	s.recorded, s.child.ResourceVersion, s.run.notes.written = after, after.ResourceVersion, after.ResourceVersion
+	entry.LastAttemptedRevision, entry.LastAttemptedDigest = tried.Revision, tried.Digest
+	return nil
 }
 
 // imageOf is the image of the layer's agent in this child.

@@ -228,7 +228,7 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 		}
 	}
 	c.New, c.Unpinned = c.Known && c.Has == nil, pin != nil && entry.Past == pin.Name
-	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
+	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && !sentInPart(entry) && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 
 // ofSource are the facts about a source in a child.

@@ -31,7 +31,9 @@ type run struct {
 	child *v1alpha1.Child
 	// recorded is the Child as the API server has it.
 	recorded *v1alpha1.Child
-	notes    *notes
+	// before is what it had before it was told what is about to be sent; nil if it was not told.
+	before *v1alpha1.Child
+	notes  *notes
 	// object is the Cluster, nil for a child that has none.
 	object *unstructured.Unstructured
 	// labels are those by which layers and Rollouts select the child. Variables are of the Cluster's own.
@@ -64,9 +66,12 @@ func (r *run) writeStatus(ctx context.Context) error {
 	if equality.Semantic.DeepEqual(r.recorded.Status, r.child.Status) {
 		return nil
 	}
-	after, err := r.patchStatus(ctx)
+	// The response is decoded into the copy: the run goes on with its own.
+	after := r.child.DeepCopy()
+	err := r.patchStatus(ctx, after)
 	if apierrors.IsConflict(err) && r.rebase(ctx) {
-		after, err = r.patchStatus(ctx)
+		after = r.child.DeepCopy()
+		err = r.patchStatus(ctx, after)
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -81,10 +86,8 @@ func (r *run) writeStatus(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) patchStatus(ctx context.Context) (*v1alpha1.Child, error) {
-	// The response is decoded into the copy: the run goes on with its own.
-	after := r.child.DeepCopy()
-	return after, r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(r.recorded, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
+func (r *run) patchStatus(ctx context.Context, after *v1alpha1.Child) error {
+	return r.Client.Status().Patch(ctx, after, client.MergeFromWithOptions(r.recorded, client.MergeFromWithOptimisticLock{}), client.FieldOwner(statusManager))
 }
 
 // rebase goes on from the Child as the API server has it now, if nobody changed what runs

@@ -346,12 +346,15 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		// It is written in any case, now.
 		s.describe(rec, s.notes.sent)
 	}
+	state := s.state(rec)
+	tried := attempting(rec, state)
+	if err := s.begins(ctx, entry, tried); err != nil {
+		return err
+	}
 	healthy := entry.Ready && known != nil && sweep != nil
 	entry.Ready, s.leftover = healthy, false
 	s.resume(phases, s.rendered.digest)
 	s.notes.sent, s.notes.seal = nil, nil // not known while this push is under way
-	state := s.state(rec)
-	tried := attempting(rec, state)
 	res, err := apply.New(cluster, s.owner(), nil, s.Now).Sync(ctx, phases, apply.Options{
 		Owned: rec.Inventory, Prune: s.layer.Spec.Prune, Defer: s.layer.Spec.Prune, LowerTier: true, KeepNewer: s.layer.Spec.Agent != nil,
 		// What is about to be sent is recorded before any of it is.
