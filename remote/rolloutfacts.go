@@ -66,7 +66,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if !asClusters(list.Items, r.Clusters, append(selectorsOf(all), m.selectors()...)...) {
 		return nil, errNotListed
 	}
-	f.Written = r.lastWritten(client.ObjectKeyFromObject(o))
+	f.Written, f.Watching = r.lastWritten(client.ObjectKeyFromObject(o)), r.watching(client.ObjectKeyFromObject(o))
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for i := range list.Items {

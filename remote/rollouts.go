@@ -78,6 +78,8 @@ type Rollouts struct {
 	// shows them, and looked when a Rollout was decided about last.
 	written map[writtenKey]string
 	looked  map[types.NamespacedName]time.Time
+	// watched is when this process looked at a Rollout, by the time of day: a machine may have slept.
+	watched map[types.NamespacedName]watched
 	// dated are the statuses of Rollouts that this process read or wrote.
 	dated map[types.NamespacedName]dated
 	// caught are the Rollouts about which this process decided once.
@@ -91,6 +93,9 @@ type writtenKey struct {
 	child bool
 	types.NamespacedName
 }
+
+// watched is since when a process looks at something without a gap, and when it did so last.
+type watched struct{ since, last time.Time }
 
 // dated is when a status was written last by the clock of the API server, and when this process saw that.
 type dated struct{ at, seen time.Time }
@@ -171,6 +176,7 @@ func (r *Rollouts) forget(key types.NamespacedName) {
 	defer r.mu.Unlock()
 	delete(r.looked, key)
 	delete(r.caught, key)
+	delete(r.watched, key)
 	delete(r.dated, key)
 	delete(r.unread, key)
 	delete(r.written, writtenKey{NamespacedName: key})
@@ -234,6 +240,7 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	for _, p := range d.Pins {
+		r.watching(client.ObjectKeyFromObject(o)) // there may be thousands of writes
 		if err := r.pin(ctx, facts.children[p.Cluster], p.Given(facts.Clusters)); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -348,6 +355,21 @@ func (r *Rollouts) wrote(key writtenKey, o client.Object) {
 	if !key.child {
 		r.date(key.NamespacedName, o.GetManagedFields())
 	}
+}
+
+// watching is since when this process looks at a Rollout without a gap.
+func (r *Rollouts) watching(key types.NamespacedName) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, w := r.Now().Round(0), r.watched[key]
+	if passed := now.Sub(w.last); passed < 0 || passed >= rollout.Unwatched {
+		w.since = now
+	}
+	if w.last = now; r.watched == nil {
+		r.watched = map[types.NamespacedName]watched{}
+	}
+	r.watched[key] = w
+	return w.since
 }
 
 // date remembers when the status of a Rollout was written last by the clock of the API server.

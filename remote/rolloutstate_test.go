@@ -229,3 +229,29 @@ func TestLastWritten(t *testing.T) {
 		t.Error("it is known of one that is gone")
 	}
 }
+
+// TestWatching: a process watches a Rollout since it looked first, or again after a time in which it did not, as while
+// its machine slept or its clock was ahead.
+func TestWatching(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	r := &Rollouts{Now: func() time.Time { return now }}
+	began := now
+	for _, tt := range []struct {
+		reason string
+		after  time.Duration
+		anew   bool
+	}{
+		{"the first look", 0, true},
+		{"the next one", time.Minute, false},
+		{"and one that is late", 2 * time.Minute, false},
+		{"nobody looked for a while", 3 * time.Minute, true},
+		{"the clock is right again", -time.Second, true},
+	} {
+		if now = now.Add(tt.after); tt.anew {
+			began = now
+		}
+		if got := r.watching(types.NamespacedName{Name: "web"}); !got.Equal(began) {
+			t.Errorf("%s: it watches since %s, want %s", tt.reason, got, began)
+		}
+	}
+}

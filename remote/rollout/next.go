@@ -80,6 +80,8 @@ type Facts struct {
 	// Written is when the status was written last by the clock of the API server, which need not be this
 	// process's; zero while that is not known.
 	Written time.Time
+	// Watching is since when this process looks, without a gap; zero while that is not known.
+	Watching time.Time
 	// Room is how many more clusters of the tier may begin to change, over all Rollouts;
 	// below zero it has no bound.
 	Room int

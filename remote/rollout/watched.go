@@ -12,9 +12,9 @@ import (
 const (
 	// lookOnRecord is between two looks that go on record.
 	lookOnRecord = time.Minute
-	// unwatched is after how long without a look on record nobody watched. Less would take a slow API
+	// Unwatched is after how long without a look on record nobody watched. Less would take a slow API
 	// server for that, and a soak would have no end.
-	unwatched = 3 * time.Minute
+	Unwatched = 3 * time.Minute
 	// skew is by how much the clocks of this process and of the API server differ at most while both are right.
 	skew = 5 * time.Minute
 )
@@ -26,13 +26,16 @@ func (d *decision) resume() {
 	run := d.active()
 	// Without a look on record nothing is known: the run is of an earlier version, or the API server drops
 	// the field, as its definition is older than this version.
-	if run == nil || !d.timed(run) || run.LookedAt == nil || d.now.Sub(run.LookedAt.Time) < unwatched {
+	if run == nil || !d.timed(run) || run.LookedAt == nil || d.now.Sub(run.LookedAt.Time) < Unwatched {
 		return
 	}
-	at := metav1.NewTime(d.now)
+	at, since := metav1.NewTime(d.now), d.now.Add(time.Second-Unwatched)
+	if w := d.facts.Watching; !w.IsZero() {
+		since = w.Truncate(time.Second) // as times on record are
+	}
 	for _, m := range d.all {
-		// One that began a moment ago did so with this resumption, or while somebody looked.
-		if d.soaks(run, m) && d.now.Sub(m.pin.Since.Time) >= unwatched {
+		// One that began later did so with this resumption, of which the writes may take long, or while somebody looked.
+		if d.soaks(run, m) && m.pin.Since.Time.Before(since) {
 			m.since(at)
 			d.resuming = true
 		}
@@ -110,10 +113,11 @@ func (d *decision) timed(run *v1alpha1.RolloutRun) bool {
 	})
 }
 
-// soaks reports whether a cluster of a wave that passed without it came back, and has a soak of its own.
+// soaks reports whether a cluster of a wave that passed without it came back, and has a soak of its own. That
+// counts from when its result began, which begins anew itself after a time in which nobody looked.
 func (d *decision) soaks(run *v1alpha1.RolloutRun, m *member) bool {
 	return m.wave >= 0 && m.wave < int(run.Wave) && m.has(run.RolloutRevision) && m.is(v1alpha1.ResultSucceeded) &&
-		ran(run, m.pin.Since.Time, soakOf(&run.Terms.Waves[m.wave]))
+		(run.LookedAt == nil || run.LookedAt.Sub(m.pin.Since.Time) < soakOf(&run.Terms.Waves[m.wave]))
 }
 
 // awaited reports whether a cluster is waited for until a deadline to be given the revision.
@@ -131,14 +135,7 @@ func (d *decision) awaited(run *v1alpha1.RolloutRun, m *member) bool {
 // ran reports whether a time that began at another was not over when somebody looked last. Whether it is
 // over by now is no answer: it would be after any time in which nobody looked.
 func ran(run *v1alpha1.RolloutRun, since time.Time, lasts time.Duration) bool {
-	if run.LookedAt == nil {
-		return true
-	}
-	// While pins begin anew, the last look on record is of before that.
-	if !run.LookedAt.Before(run.ResumedAt) {
-		since = counted(run, since)
-	}
-	return run.LookedAt.Sub(since) < lasts
+	return run.LookedAt == nil || run.LookedAt.Sub(counted(run, since)) < lasts
 }
 
 // counted is from when a time counts that began at another: not before somebody looked again.

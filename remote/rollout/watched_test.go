@@ -162,6 +162,39 @@ func TestUnwatched(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutCompleted)
 		}},
+		{name: "at the end, and once more", reason: "those of earlier waves soaked long before, and are ready while the other one soaks anew", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.spec.Waves[0].Soak = s.spec.Waves[1].Soak
+			s.comesBack("rest1", "rest2")
+			canary := s.cluster("canary1").Pin.Since
+			for range 2 {
+				s.unwatched(10 * time.Minute)
+				s.decide()
+				s.after(s.last.RecheckAfter)
+				s.decide()
+			}
+			if got := s.cluster("canary1").Pin.Since; !got.Equal(&canary) {
+				s.t.Fatalf("canary1 is ready since %s, which soaked long before: now since %s", canary, got)
+			}
+		}},
+		{name: "at the end, and writes are slow", reason: "one process looks since before the first of them, so that none begins anew again", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.comesBack("rest1", "rest2")
+			s.unwatched(2 * time.Hour)
+			s.facts.Watching = s.now
+			s.decide()
+			since := s.cluster("rest1").Pin.Since
+			s.unwatched(4 * time.Minute)
+			s.decide()
+			if got := s.cluster("rest1").Pin.Since; !got.Equal(&since) || !s.status.Run.LookedAt.Time.Equal(s.now) {
+				s.t.Fatalf("rest1 is ready since %s, then since %s; looked at %s, and it is %s", since, got, s.status.Run.LookedAt, s.now)
+			}
+			// Another process took over before the look was on record.
+			s.unwatched(2 * time.Hour)
+			s.facts.Watching = s.now
+			s.decide()
+			if got := s.cluster("rest1").Pin.Since; !got.Time.Equal(s.now) {
+				s.t.Fatalf("rest1 is ready since %s, and nobody looked before %s", got, s.now)
+			}
+		}},
 		{name: "at the end, after a clock that was ahead", reason: "that somebody looked then is no later look", waves: soakingRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
 			s.comesBack("rest1", "rest2")
 			s.now = s.now.Add(720 * time.Hour)
