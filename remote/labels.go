@@ -36,6 +36,13 @@ func asClusters(children []v1alpha1.Child, watch *clusters.Watch, selectors ...*
 	return true
 }
 
+// LabelsOf are those by which a Child is selected where these selectors are used; ok is false while they are not known yet.
+func LabelsOf(child *v1alpha1.Child, watch *clusters.Watch, selectors ...*metav1.LabelSelector) (labels map[string]string, ok bool) {
+	one := []v1alpha1.Child{{ObjectMeta: child.ObjectMeta, Spec: child.Spec}}
+	ok = asClusters(one, watch, selectors...)
+	return one[0].Labels, ok
+}
+
 func byOwner(s *metav1.LabelSelector) bool {
 	if s == nil {
 		return false

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ import (
 	"github.com/cascade-gitops/cascade/pivot"
 	"github.com/cascade-gitops/cascade/remote"
 	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 )
 
@@ -65,6 +67,8 @@ const (
 type Reconciler struct {
 	// Client reads from the cache, and writes the status of Children.
 	Client client.Client
+	// Clusters tell who applied a Cluster; with nil, Layers select Children by their own labels.
+	Clusters *clusters.Watch
 	// Side is this tier; its client reads from the API server.
 	Side pivot.Side
 	// Allowed and Addresses are what kubeconfigs may have, and lead to.
@@ -98,6 +102,9 @@ type running struct {
 
 // errPiece ends a piece of a pivot where it would wait.
 var errPiece = errors.New("it goes on in a moment")
+
+// errNotListed: the Clusters of the tier are not known yet, by which some Layers select.
+var errNotListed = errors.New("the Clusters are not listed yet")
 
 // SetupWithManager starts the controller.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog) error {
@@ -226,6 +233,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	f, err := r.facts(ctx, child)
+	if errors.Is(err, errNotListed) {
+		return ctrl.Result{RequeueAfter: runPause}, nil
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -288,10 +298,21 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 	if err := r.Client.List(ctx, layers, client.InNamespace(child.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return f, fmt.Errorf("cannot list Layers: %w", err)
 	}
-	for i := range layers.Items {
-		l := &layers.Items[i]
-		if l.Spec.Management != "" && l.DeletionTimestamp.IsZero() && !l.Spec.Suspend && remote.Selects(l, child.Labels) {
-			f.Declared = append(f.Declared, l.Spec.Management)
+	says := slices.DeleteFunc(layers.Items, func(l v1alpha1.Layer) bool {
+		return l.Spec.Management == "" || !l.DeletionTimestamp.IsZero() || l.Spec.Suspend
+	})
+	selectors := make([]*metav1.LabelSelector, 0, len(says))
+	for i := range says {
+		selectors = append(selectors, &says[i].Spec.ClusterSelector)
+	}
+	// A Layer that goes by who applied a Cluster is pushed by the labels of that, and says by them whose it is to be.
+	labels, ok := remote.LabelsOf(child, r.Clusters, selectors...)
+	if !ok {
+		return f, errNotListed
+	}
+	for i := range says {
+		if remote.Selects(&says[i], labels) {
+			f.Declared = append(f.Declared, says[i].Spec.Management)
 		}
 	}
 	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -27,6 +29,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/pivot"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 // TestBeforeAnythingBegins: what keeps a pivot from going through is told before a journal is
@@ -410,6 +413,63 @@ func TestElsewhereAsked(t *testing.T) {
 			}
 			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil || asked != tt.want {
 				t.Errorf("%s: asked %t, %v", tt.reason, asked, err)
+			}
+		})
+	}
+}
+
+// TestDeclaredByOwner: a Layer that selects by who applied the Clusters says whose they are to be by their labels, as it
+// is pushed by them. Those of a Child say who declares that.
+func TestDeclaredByOwner(t *testing.T) {
+	const owner = "kustomize.toolkit.fluxcd.io/name"
+	cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}}
+	cluster.SetNamespace("fleet")
+	cluster.SetName("master")
+	cluster.SetLabels(map[string]string{owner: "masters"})
+	for name, tt := range map[string]struct {
+		reason   string
+		of       map[string]string
+		cluster  string
+		clusters *clusters.Watch
+		want     []v1alpha1.Management
+		err      error
+	}{
+		"Made":      {"the tier made the Child, which has the label of no owner", map[string]string{"tier": "master"}, "master", clusters.Fixed(cluster), []v1alpha1.Management{v1alpha1.ManagementSelf}, nil},
+		"Declared":  {"who declares the Child has a Layer of its own, by which its Cluster is not selected", map[string]string{owner: "others"}, "master", clusters.Fixed(cluster), []v1alpha1.Management{v1alpha1.ManagementSelf}, nil},
+		"Elsewhere": {"its Cluster is not here, and what the Child has stands", map[string]string{owner: "masters"}, "gone", clusters.Fixed(cluster), []v1alpha1.Management{v1alpha1.ManagementSelf}, nil},
+		"Unknown":   {"nobody knows yet who applied the Cluster", map[string]string{owner: "masters"}, "master", &clusters.Watch{}, nil, errNotListed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master", Labels: tt.of},
+				Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: tt.cluster}},
+			}
+			layer := func(name string, to v1alpha1.Management) *v1alpha1.Layer {
+				return &v1alpha1.Layer{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name},
+					Spec:       v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: map[string]string{owner: name}}, Management: to},
+				}
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(child, layer("masters", v1alpha1.ManagementSelf), layer("others", v1alpha1.ManagementParent)).Build()
+			r := &Reconciler{
+				Client: c, Clusters: tt.clusters, Side: pivot.Side{Client: c, Namespace: v1alpha1.AgentNamespace},
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return false, nil },
+			}
+			f, err := r.facts(t.Context(), child)
+			if !errors.Is(err, tt.err) || !slices.Equal(f.Declared, tt.want) {
+				t.Errorf("%s: declared is %v (%v), want %v (%v)", tt.reason, f.Declared, err, tt.want, tt.err)
+			}
+			if tt.err == nil {
+				return
+			}
+			if result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil || result.RequeueAfter == 0 {
+				t.Errorf("%s: %v, %v", tt.reason, result, err)
 			}
 		})
 	}

@@ -539,7 +539,7 @@ func (w *wiring) management(holder string) error {
 		return fmt.Errorf("cannot set up what finishes pivots: %w", err)
 	}
 	return (&management.Reconciler{
-		Client: mgr.GetClient(), Side: side, Allowed: o.targets.kubeconfigs, Addresses: o.targets.addresses, Selects: w.selects,
+		Client: mgr.GetClient(), Clusters: w.clusters, Side: side, Allowed: o.targets.kubeconfigs, Addresses: o.targets.addresses, Selects: w.selects,
 		Elsewhere: w.record.Elsewhere, Events: w.events("cascade"), Holder: holder, Program: w.program.Version, Now: w.program.Now,
 	}).SetupWithManager(mgr, w.stalls)
 }
