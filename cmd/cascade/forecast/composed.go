@@ -3,6 +3,8 @@ package forecast
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,15 +19,15 @@ import (
 // composed is what a Kustomization has applied, of which a Rollout lets Clusters have other
 // revisions than the one that was applied last.
 func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, newest []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
-	mover := f.moverOf(k)
-	if mover == nil {
+	movers := f.moversOf(k)
+	if len(movers) == 0 {
 		return newest, nil
 	}
 	revision, releases := k.Status.LastAppliedRevision, f.madeClusters()
 	facts := compose.Facts{
 		Newest: compose.Read(revision, newest, releases), Older: map[string]*compose.Rendering{}, Pins: map[types.NamespacedName]compose.Pin{},
 	}
-	if good := mover.Status.LastGood; good != nil {
+	if good := movers[0].Status.LastGood; good != nil {
 		facts.Good = good.Revision
 	}
 	for i := range f.tier.children {
@@ -33,7 +35,14 @@ func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, n
 		if child.Namespace != k.Namespace {
 			continue
 		}
-		on := rollout.OnRecord(child, rollout.MoverOf(mover))
+		// Each Rollout has clusters of its own. What one lets a cluster have stands while another one moves the same.
+		var mover *v1alpha1.Rollout
+		var on *v1alpha1.ChildRollout
+		for _, mover = range movers {
+			if on = rollout.OnRecord(child, rollout.MoverOf(mover)); on != nil && on.Revision != "" {
+				break
+			}
+		}
 		if on == nil || on.Revision == "" {
 			continue
 		}
@@ -58,15 +67,17 @@ func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, n
 	return compose.Compose(facts).Objects, nil
 }
 
-// moverOf is the Rollout that moves a Kustomization now.
-func (f *forecast) moverOf(k *kustomizev1.Kustomization) *v1alpha1.Rollout {
+// moversOf are the Rollouts that move a Kustomization now, by name, as the agent takes them.
+func (f *forecast) moversOf(k *kustomizev1.Kustomization) []*v1alpha1.Rollout {
+	var movers []*v1alpha1.Rollout
 	for i := range f.tier.rollouts {
 		r := &f.tier.rollouts[i]
 		if ref := r.Spec.Moves.KustomizationRef; ref != nil && ref.Name == k.Name && r.Namespace == k.Namespace && r.DeletionTimestamp.IsZero() {
-			return r
+			movers = append(movers, r)
 		}
 	}
-	return nil
+	slices.SortFunc(movers, func(a, b *v1alpha1.Rollout) int { return strings.Compare(a.Name, b.Name) })
+	return movers
 }
 
 func clusterOf(child *v1alpha1.Child) types.NamespacedName {

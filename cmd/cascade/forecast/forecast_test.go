@@ -434,14 +434,26 @@ func TestPinnedClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	if err := r.plan(tier, third).Text(&text); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"~ Cluster/cascade-system/edge: spec.paused", "in waves of Rollout clusters: all: 1 cluster"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("the plan lacks %q:\n%s", want, text.String())
+	pinned := func(reason string) {
+		t.Helper()
+		text.Reset()
+		if err := r.plan(tier, third).Text(&text); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"~ Cluster/cascade-system/edge: spec.paused", "in waves of Rollout clusters: all: 1 cluster"} {
+			if !strings.Contains(text.String(), want) {
+				t.Errorf("%s: the plan lacks %q:\n%s", reason, want, text.String())
+			}
 		}
 	}
+	pinned("one Rollout moves all Clusters")
+	aside := rollout.DeepCopy()
+	aside.Name, aside.ResourceVersion = "aside", ""
+	aside.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"environment": "another"}}
+	if err := tier.Create(t.Context(), aside); err != nil {
+		t.Fatal(err)
+	}
+	pinned("another one, which is listed first, moves those of another environment")
 	// While another one moves the same, neither decides.
 	other := rollout.DeepCopy()
 	other.Name, other.ResourceVersion = "others", ""
