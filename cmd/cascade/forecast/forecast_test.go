@@ -3,6 +3,7 @@ package forecast
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -505,6 +506,26 @@ func TestDeclaredChild(t *testing.T) {
 			}
 			r.replace("byhand/cluster.yaml", "spec: {}", "spec: {paused: true}")
 		}, []string{"in waves of Rollout clusters: early: 1 cluster"}, []string{"Kustomization/cascade-system/byhand in edge"}},
+		"Elsewhere": {"its Cluster manages itself, and the tier made the Child", map[string]string{"part": "x"}, func(r *repository, tier fakeTier) {
+			r.remove("byhand/child.yaml")
+			k, child := &kustomizev1.Kustomization{}, &v1alpha1.Child{}
+			for name, o := range map[string]client.Object{"byhand": k, "edge": child} {
+				if err := tier.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k.Status.LastAppliedRevision = "main@sha1:" + r.commit()
+			child.Labels = map[string]string{"part": "x"}
+			child.Status.Conditions = append(child.Status.Conditions, metav1.Condition{Type: v1alpha1.ManagedElsewhereCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere})
+			cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}}
+			cluster.SetNamespace(namespace)
+			cluster.SetName("edge")
+			if err := errors.Join(tier.Update(t.Context(), k), tier.Update(t.Context(), child), tier.Delete(t.Context(), cluster)); err != nil {
+				t.Fatal(err)
+			}
+			r.replace("byhand/cluster.yaml", "spec: {}", "spec: {paused: true}")
+			r.replace("layers/master/sync.yaml", "${label_environment}", "x")
+		}, []string{"in waves of Rollout clusters: early: 1 cluster"}, []string{"at once", "cannot"}},
 		"ClusterWave": {"the commit gives the Cluster what its Child follows", nil, func(r *repository, _ fakeTier) {
 			r.replace("byhand/cluster.yaml", "labels: {", "labels: {ring: last, ")
 		}, []string{"in waves of Rollout clusters: last: 1 cluster"}, []string{"early"}},

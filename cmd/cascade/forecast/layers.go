@@ -70,6 +70,9 @@ func (f *forecast) layers(ctx context.Context) {
 			if child.Namespace != key.Namespace || !child.DeletionTimestamp.IsZero() {
 				continue
 			}
+			if meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ManagedElsewhereCondition) {
+				continue // nothing new is pushed to it, and its Cluster is not here to tell what that would be
+			}
 			if known[at] == nil {
 				known[at] = f.below(ctx, child)
 			}
@@ -257,7 +260,7 @@ func (f *forecast) labels(ctx context.Context, b *below, next *v1alpha1.Child) (
 }
 
 // labelsOf are the labels by which a Child of a Cluster is selected after the commit. One that is declared ahead of its
-// Cluster has its own alone.
+// Cluster has its own alone; and one that the tier made has what it has of its Cluster, which another tier manages.
 func (f *forecast) labelsOf(ctx context.Context, child *v1alpha1.Child) (map[string]string, error) {
 	next, err := changed(child, v1alpha1.Group, "Child", f.tier)
 	if err != nil {
@@ -265,6 +268,9 @@ func (f *forecast) labelsOf(ctx context.Context, child *v1alpha1.Child) (map[str
 	}
 	b := &below{child: child}
 	if _, _, err = f.labels(ctx, b, next); apierrors.IsNotFound(err) {
+		if next != nil && selection.DeclaredBy(next.Labels) == "" {
+			return next.Labels, nil
+		}
 		return f.labelsAfter(next, nil)
 	}
 	return b.has, err
