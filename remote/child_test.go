@@ -62,21 +62,22 @@ func TestSelects(t *testing.T) {
 		reason   string
 		selector metav1.LabelSelector
 		want     bool
+		invalid  bool
 	}{
-		"Empty":      {"everything would be too much to say by omission", metav1.LabelSelector{}, false},
-		"EmptyLists": {"the same, said with empty lists", metav1.LabelSelector{MatchLabels: map[string]string{}, MatchExpressions: []metav1.LabelSelectorRequirement{}}, false},
-		"Label":      {"the ordinary case", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "tenant"}}, true},
-		"Other":      {"another value", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "master"}}, false},
-		"Expression": {"expressions count as well", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpIn, Values: []string{"prod", "dev"}}}}, true},
-		"Both":       {"all parts have to match", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "tenant"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpDoesNotExist}}}, false},
-		"Everything": {"who wants everything can say so", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "nowhere", Operator: metav1.LabelSelectorOpDoesNotExist}}}, true},
-		"Operator":   {"an operator that does not exist selects nothing", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: "Like", Values: []string{"p"}}}}, false},
-		"NoValues":   {"nor does one without its values", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpIn}}}, false},
+		"Empty":      {"everything would be too much to say by omission", metav1.LabelSelector{}, false, false},
+		"EmptyLists": {"the same, said with empty lists", metav1.LabelSelector{MatchLabels: map[string]string{}, MatchExpressions: []metav1.LabelSelectorRequirement{}}, false, false},
+		"Label":      {"the ordinary case", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "tenant"}}, true, false},
+		"Other":      {"another value", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "master"}}, false, false},
+		"Expression": {"expressions count as well", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpIn, Values: []string{"prod", "dev"}}}}, true, false},
+		"Both":       {"all parts have to match", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "tenant"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpDoesNotExist}}}, false, false},
+		"Everything": {"who wants everything can say so", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "nowhere", Operator: metav1.LabelSelectorOpDoesNotExist}}}, true, false},
+		"Operator":   {"whom an operator that does not exist selects nobody knows", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: "Like", Values: []string{"p"}}}}, false, true},
+		"NoValues":   {"nor does one without its values", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpIn}}}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &v1alpha1.Layer{Spec: v1alpha1.LayerSpec{ClusterSelector: tc.selector}}
-			if got := Selects(l, of); got != tc.want {
-				t.Errorf("%s\nSelects() = %t, want %t", tc.reason, got, tc.want)
+			if got, err := Selects(l, of); got != tc.want || (err != nil) != tc.invalid {
+				t.Errorf("%s\nSelects() = %t, %v, want %t", tc.reason, got, err, tc.want)
 			}
 		})
 	}

@@ -280,6 +280,9 @@ func (p *push) allowed(ctx context.Context, layer *v1alpha1.Layer, entry *v1alph
 	if verdict := p.gates.Gate(ctx, layerWorkers(p.Workers, layer), p.cluster, when); !verdict.Open {
 		return reason.Because(verdict.Reason, errors.New(verdict.Message))
 	}
+	if _, err := selectorOf(layer); err != nil {
+		return err
+	}
 	switch {
 	case len(layer.Name) > validation.LabelValueMaxLength:
 		return reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("the name of the layer has %d letters, and is to be a label of what it applies, which has %d at most; rename the Layer", len(layer.Name), validation.LabelValueMaxLength))
@@ -318,11 +321,12 @@ func (p *push) awaits(ctx context.Context, name string) error {
 		return fmt.Errorf("cannot read Layer %s, which dependsOn names: %w", name, err)
 	case layer.DeletionTimestamp != nil:
 		return fmt.Errorf("layer %s, which dependsOn names, is being deleted; take it out of dependsOn", name)
-	case Selects(layer, p.labels):
-		return fmt.Errorf("layer %s is not ready on this child", name)
 	}
-	if _, err := metav1.LabelSelectorAsSelector(&layer.Spec.ClusterSelector); err != nil {
-		return fmt.Errorf("cannot use clusterSelector of Layer %s, which dependsOn names: %w", name, err)
+	switch selects, err := Selects(layer, p.labels); {
+	case err != nil:
+		return fmt.Errorf("dependsOn waits: %w", err)
+	case selects:
+		return fmt.Errorf("layer %s is not ready on this child", name)
 	}
 	return fmt.Errorf("layer %s, which dependsOn names, does not select this child; have it do so, or take it out of dependsOn", name)
 }

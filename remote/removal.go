@@ -43,10 +43,11 @@ func countRecords(layer *v1alpha1.Layer, children []v1alpha1.Child) *v1alpha1.On
 	return counts
 }
 
-// holdersOf are the children that have something of the layer.
+// holdersOf are the children that have something of the layer. None leaves while nobody can tell
+// whom the layer selects.
 func holdersOf(layer *v1alpha1.Layer, children []v1alpha1.Child) []plan.Holder {
 	var holders []plan.Holder
-	selector := selectorOf(layer)
+	selector, err := selectorOf(layer)
 	for i := range children {
 		child := &children[i]
 		if !child.DeletionTimestamp.IsZero() || !onRecord(entryOf(child, layer.Name)) {
@@ -54,7 +55,7 @@ func holdersOf(layer *v1alpha1.Layer, children []v1alpha1.Child) []plan.Holder {
 		}
 		holders = append(holders, plan.Holder{
 			Name: child.Name, UID: child.UID,
-			Leaves: !layer.DeletionTimestamp.IsZero() || !selector.Matches(labels.Set(child.Labels)),
+			Leaves: !layer.DeletionTimestamp.IsZero() || err == nil && !selector.Matches(labels.Set(child.Labels)),
 		})
 	}
 	return holders

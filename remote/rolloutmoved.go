@@ -64,6 +64,9 @@ func (r *Rollouts) moved(ctx context.Context, o *v1alpha1.Rollout) (*moved, erro
 			return nil, reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("there is no Layer %s: correct spec.moves.layerRef, or create the Layer", ref.Name))
 		}
 		m.layer = &m.layers[i]
+		if _, err := selectorOf(m.layer); err != nil {
+			return nil, err
+		}
 		var err error
 		if m.image, err = imageOf(m.layer); err != nil {
 			return nil, err
@@ -103,11 +106,11 @@ func (m *moved) selectors() []*metav1.LabelSelector {
 func (m *moved) takes(child *v1alpha1.Child) bool {
 	switch {
 	case m.layer != nil:
-		return Selects(m.layer, child.Labels)
+		return Concerns(m.layer, child, child.Labels)
 	case m.composed != nil:
 		return child.Spec.ClusterRef != nil && m.composed.Declares(clusterOf(child))
 	}
-	return slices.ContainsFunc(m.layers, func(l v1alpha1.Layer) bool { return Selects(&l, child.Labels) })
+	return slices.ContainsFunc(m.layers, func(l v1alpha1.Layer) bool { return Concerns(&l, child, child.Labels) })
 }
 
 // cluster are the facts about one child.

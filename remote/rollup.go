@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/report"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
@@ -129,10 +130,10 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 	var pending waitingFor
 	// handled: every child that can be called has seen this generation and this request.
 	observed, handled, asked := true, true, layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
-	selector := selectorOf(layer)
+	selector, unknown := selectorOf(layer)
 	for i := range children {
 		child := &children[i]
-		if !selector.Matches(labels.Set(child.Labels)) {
+		if unknown != nil && entryOf(child, layer.Name) == nil || unknown == nil && !selector.Matches(labels.Set(child.Labels)) {
 			continue
 		}
 		counts.Total++
@@ -205,6 +206,10 @@ func readiness(layer *v1alpha1.Layer, counts v1alpha1.ChildCounts, behind []v1al
 	c := metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, ObservedGeneration: layer.Generation}
 	if layer.Spec.Suspend {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonSuspended, "suspended"
+		return c
+	}
+	if _, err := selectorOf(layer); err != nil && layer.DeletionTimestamp.IsZero() {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason.Of(err), short(err.Error()+"; children that have the layer keep what it applied, and get nothing new")
 		return c
 	}
 	switch {

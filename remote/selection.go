@@ -18,7 +18,7 @@ import (
 )
 
 // selected returns the layers that select the child, those that others depend
-// on first.
+// on first, with those of which nobody can tell whether they do.
 func (r *run) selected(ctx context.Context) ([]*v1alpha1.Layer, error) {
 	list := &v1alpha1.LayerList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(r.child.Namespace)); err != nil {
@@ -27,7 +27,7 @@ func (r *run) selected(ctx context.Context) ([]*v1alpha1.Layer, error) {
 	var layers []*v1alpha1.Layer
 	for i := range list.Items {
 		layer := &list.Items[i]
-		if layer.DeletionTimestamp.IsZero() && Selects(layer, r.labels) {
+		if layer.DeletionTimestamp.IsZero() && Concerns(layer, r.child, r.labels) {
 			// A Child that is suspended is one all of whose layers are.
 			layer.Spec.Suspend = layer.Spec.Suspend || r.child.Spec.Suspend
 			layers = append(layers, layer)
@@ -37,22 +37,35 @@ func (r *run) selected(ctx context.Context) ([]*v1alpha1.Layer, error) {
 }
 
 // Selects reports whether a layer selects a cluster with these labels. An empty
-// selector selects nothing: a forgotten selector must not select the whole fleet.
-func Selects(layer *v1alpha1.Layer, of map[string]string) bool {
-	return selectorOf(layer).Matches(labels.Set(of))
+// selector selects nothing: a forgotten selector must not select the whole fleet. An error says
+// that the selector cannot be used: then nobody knows whom the layer selects.
+func Selects(layer *v1alpha1.Layer, of map[string]string) (bool, error) {
+	selector, err := selectorOf(layer)
+	if err != nil {
+		return false, err
+	}
+	return selector.Matches(labels.Set(of)), nil
 }
 
-// selectorOf is the selector of a layer. One that cannot be used selects nothing.
-func selectorOf(layer *v1alpha1.Layer) labels.Selector {
+// Concerns reports whether a child with these labels is one of a layer's: one that it selects. While
+// its selector cannot be used they are those that have it on record, which keep it as it is. Unknown
+// is neither nobody nor everybody.
+func Concerns(layer *v1alpha1.Layer, child *v1alpha1.Child, of map[string]string) bool {
+	is, err := Selects(layer, of)
+	return is || err != nil && entryOf(child, layer.Name) != nil
+}
+
+// selectorOf is the selector of a layer.
+func selectorOf(layer *v1alpha1.Layer) (labels.Selector, error) {
 	s := layer.Spec.ClusterSelector
 	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		return labels.Nothing()
+		return labels.Nothing(), nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(&s)
 	if err != nil {
-		return labels.Nothing()
+		return nil, reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("cannot use clusterSelector of Layer %s: %w", layer.Name, err))
 	}
-	return selector
+	return selector, nil
 }
 
 // inOrder sorts layers by name, and by dependsOn before that. Layers of a cycle
@@ -100,7 +113,11 @@ func (r *run) unselected(ctx context.Context, name string) (*v1alpha1.Layer, err
 		return nil, reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot read Layer %s to tell whether it still selects this cluster: %w", name, err))
 	case !layer.DeletionTimestamp.IsZero():
 		return layer, r.layersStand(ctx)
-	case Selects(layer, r.labels):
+	}
+	switch selects, err := Selects(layer, r.labels); {
+	case err != nil:
+		return nil, err
+	case selects:
 		return nil, reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("layer %s selects this cluster again", name))
 	}
 	return layer, nil

@@ -1026,6 +1026,11 @@ func layer() Section {
 				Next:    "let the child get one that lapses ([credentials.md](credentials.md)); or annotate the Secret with `cascade.dev/expires-at`; or say `static: true`",
 			},
 			{
+				Reasons: []string{"InvalidSpec"},
+				Means:   "`spec.clusterSelector` cannot be used: nobody knows which clusters it selects. Those that have the layer keep what it applied, and get nothing new; nothing is removed, and a Rollout of the layer stands",
+				Next:    "correct the selector; operators are `In`, `NotIn`, `Exists` and `DoesNotExist`",
+			},
+			{
 				Reasons: []string{"NoChildren"},
 				Means:   "it selects no cluster",
 				Next:    "check `spec.clusterSelector`; an empty one selects nothing",

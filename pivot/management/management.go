@@ -151,6 +151,8 @@ func changed() predicate.Predicate {
 type Facts struct {
 	// Declared by the Layers that select the Child and say something.
 	Declared []v1alpha1.Management
+	// Unclear is why nobody can tell whether a Layer that says something, and that the Child has, selects it.
+	Unclear error
 	// Elsewhere: the Cluster is managed by the child.
 	Elsewhere bool
 	// Seeded: the Child is connected, and has its layers.
@@ -186,6 +188,9 @@ type Decision struct {
 func Decide(f Facts) Decision {
 	if f.Unread != nil {
 		return Decision{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotFailed, Message: f.Unread.Error()}
+	}
+	if f.Unclear != nil {
+		return Decision{To: f.Running, UnderWay: true, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotBlocked, Message: f.Unclear.Error()}
 	}
 	wanted := v1alpha1.Management("")
 	for _, d := range f.Declared {
@@ -311,8 +316,12 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 		return f, errNotListed
 	}
 	for i := range says {
-		if remote.Selects(&says[i], labels) {
-			f.Declared = append(f.Declared, says[i].Spec.Management)
+		if !remote.Concerns(&says[i], child, labels) {
+			continue
+		}
+		f.Declared = append(f.Declared, says[i].Spec.Management)
+		if _, err := remote.Selects(&says[i], labels); err != nil {
+			f.Unclear = err
 		}
 	}
 	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)

@@ -1,6 +1,7 @@
 package management
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -32,6 +33,8 @@ func TestDecide(t *testing.T) {
 		"WentBack":      {"nor by a process that begins then", Facts{Elsewhere: true, Seeded: true, Returning: true}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 		"WentBackSelf":  {"nor if it is declared to stay", Facts{Declared: []v1alpha1.Management{self}, Elsewhere: true, Seeded: true, Returning: true}, parent, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 		"RunningBoth":   {"nor where one says this and another one that", Facts{Declared: []v1alpha1.Management{self, parent}, Running: self}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotBlocked},
+		"Unclear":       {"another layer may say otherwise, and is not read", Facts{Declared: []v1alpha1.Management{parent}, Unclear: errors.New("cannot use it"), Seeded: true, Elsewhere: true}, "", metav1.ConditionFalse, v1alpha1.ReasonPivotBlocked},
+		"UnclearRun":    {"what is under way ends", Facts{Declared: []v1alpha1.Management{self}, Unclear: errors.New("cannot use it"), Running: self}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotBlocked},
 		"RunningSilent": {"nor does it stop where it is not declared any more", Facts{Running: self}, self, metav1.ConditionFalse, v1alpha1.ReasonPivotRunning},
 	} {
 		t.Run(name, func(t *testing.T) {

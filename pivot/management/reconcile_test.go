@@ -474,3 +474,54 @@ func TestDeclaredByOwner(t *testing.T) {
 		})
 	}
 }
+
+// TestInvalidSelector: while nobody can tell whom a layer selects, what it says of the management of a
+// child that has it moves no Cluster, and does not let another layer have its way.
+func TestInvalidSelector(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		has    []v1alpha1.ChildLayer
+		says   string
+		words  string
+	}{
+		"Has":   {"it selected the child until then", []v1alpha1.ChildLayer{{Name: "masters"}}, v1alpha1.ReasonPivotBlocked, "clusterSelector of Layer masters"},
+		"Never": {"it is a layer of others", nil, v1alpha1.ReasonManagedHere, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master", Labels: map[string]string{"tier": "master"}},
+				Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+				Status:     v1alpha1.ChildStatus{Identity: &v1alpha1.ChildIdentity{KubeSystemUID: "there"}, Layers: tt.has},
+			}
+			layer := func(name string, says v1alpha1.Management) *v1alpha1.Layer {
+				return &v1alpha1.Layer{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name},
+					Spec:       v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: child.Labels}, Management: says},
+				}
+			}
+			invalid := layer("masters", v1alpha1.ManagementSelf)
+			invalid.Spec.ClusterSelector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "in", Values: []string{"master"}}}}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(child, invalid, layer("other", v1alpha1.ManagementParent)).WithStatusSubresource(child).Build()
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return false, nil },
+			}
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil {
+				t.Fatal(err)
+			}
+			is := &v1alpha1.Child{}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(child), is); err != nil {
+				t.Fatal(err)
+			}
+			if condition := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition); condition == nil || condition.Reason != tt.says || !strings.Contains(condition.Message, tt.words) {
+				t.Errorf("%s: it says %+v", tt.reason, condition)
+			}
+		})
+	}
+}

@@ -486,6 +486,9 @@ func TestDeclaredChild(t *testing.T) {
 		"Leaves": {"the commit gives the Child another value", map[string]string{"part": "x"}, func(r *repository, _ fakeTier) {
 			r.replace("byhand/child.yaml", "part: x", "part: y")
 		}, []string{"1 cluster at main@sha1:111111111111: edge", "no longer declared, and stays"}, []string{"production"}},
+		"Unusable": {"nobody can tell whom the layer selects", nil, func(r *repository, _ fakeTier) {
+			r.replace("mom/layer.yaml", "matchLabels: {cascade.dev/tier: master}", "matchExpressions: [{key: cascade.dev/tier, operator: in, values: [master]}]")
+		}, []string{"cannot use clusterSelector of Layer master", "is not a valid label selector operator"}, []string{"no longer declared"}},
 		"Own": {"where both name a label, the Child's counts", map[string]string{"environment": "mine"}, func(r *repository, _ fakeTier) {
 			r.remove("byhand/child.yaml")
 			r.replace("mom/layer.yaml", "matchLabels: {cascade.dev/tier: master}", "matchLabels: {environment: mine}")

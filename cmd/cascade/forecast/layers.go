@@ -64,6 +64,12 @@ func (f *forecast) layers(ctx context.Context) {
 		if !of && !will {
 			continue
 		}
+		if l.next != nil {
+			if _, err := remote.Selects(l.next, nil); err != nil {
+				f.problem("Layer/"+key.String(), "", err)
+				continue
+			}
+		}
 		for i := range f.tier.children {
 			child := &f.tier.children[i]
 			at := client.ObjectKeyFromObject(child)
@@ -147,8 +153,8 @@ func (f *forecast) inChild(ctx context.Context, l *layer, in *inChild) (err erro
 	if in.unknown != nil {
 		return in.unknown
 	}
-	had := l.now != nil && remote.Selects(l.now, in.had)
-	gets := l.next != nil && remote.Selects(l.next, in.has)
+	had := l.now != nil && remote.Concerns(l.now, in.child, in.had)
+	gets := l.next != nil && remote.Concerns(l.next, in.child, in.has)
 	if !had && !gets {
 		return nil
 	}
