@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -134,6 +135,40 @@ func TestGood(t *testing.T) {
 			s.held(v1alpha1.ReasonNoChildren)
 			s.good(first)
 			s.pending(false)
+		}},
+		{name: "all go for a moment", reason: "as by a typo in a selector: no wave passes on nobody, and the canary comes first when they are back", waves: []v1alpha1.RolloutWave{wave("canary", 1, 0), wave("early", 1, 0), wave("rest", 1, 0)}, clusters: []string{"canary1", "early1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary1")
+			all := slices.Clone(s.facts.Clusters)
+			s.facts.Clusters = nil
+			s.decide()
+			s.held(v1alpha1.ReasonNoChildren)
+			s.after(time.Hour)
+			s.decide()
+			s.facts.Clusters = all
+			for _, c := range []string{"canary1", "early1", "rest1"} {
+				s.cluster(c).Pin = nil // a child that takes part in no Rollout has none
+			}
+			s.decide()
+			s.at(second, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "canary1", "early1")
+		}},
+		{name: "all go for good", reason: "the next commit does not wait for a run that nobody takes part in", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			all := slices.Clone(s.facts.Clusters)
+			s.facts.Clusters = nil
+			s.decide()
+			s.commit(third)
+			s.decide()
+			s.phase(v1alpha1.RolloutSuperseded)
+			s.held(v1alpha1.ReasonNoChildren)
+			s.facts.Clusters = all
+			s.decide()
+			s.at(third, "canary1")
 		}},
 		{name: "in no wave", reason: "a cluster that no wave selects proves nothing either", waves: canaryAndRest(), clusters: []string{"canary1"}, tell: func(s *story) {
 			s.cluster("canary1").Labels = nil

@@ -490,7 +490,7 @@ func (d *decision) yields(r *v1alpha1.RolloutRun) bool {
 	case v1alpha1.RolloutHalted:
 		return true
 	case v1alpha1.RolloutProgressing:
-		return !r.Begun || d.spec.Preempt || d.overtaken()
+		return !r.Begun || d.spec.Preempt || d.overtaken() || d.deserted(r)
 	}
 	return false
 }

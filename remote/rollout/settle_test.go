@@ -79,6 +79,8 @@ func (f *fleet) over(d rollout.Decision) error {
 		return fmt.Errorf("no run at the end")
 	case run.Phase == v1alpha1.RolloutProgressing && int(run.Wave) == len(run.Terms.Waves) && !f.ran(run):
 		return nil // no cluster proved it, which nobody can approve
+	case run.Phase == v1alpha1.RolloutProgressing && !f.ran(run) && !slices.ContainsFunc(f.clusters, func(c *cluster) bool { return waveOf(run.Terms.Waves, c) >= 0 && !c.elsewhere }):
+		return nil // nobody is in a wave of it, which waits for one
 	case run.Phase == v1alpha1.RolloutProgressing, run.Phase == v1alpha1.RolloutReverting, run.Phase == v1alpha1.RolloutSuperseded:
 		for _, c := range f.clusters {
 			f.say("%+v %+v", *c, c.pin)

@@ -174,6 +174,10 @@ func (d *decision) advance() {
 			d.hold = Hold{}
 			return
 		}
+		if d.deserted(run) {
+			run.SoakSince, d.hold = nil, d.nobody()
+			return
+		}
 		if !d.pass(run) {
 			return
 		}
@@ -324,6 +328,15 @@ func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
 // selectsNone reports whether no cluster that this tier manages is in a wave.
 func (d *decision) selectsNone() bool {
 	return !slices.ContainsFunc(d.all, func(m *member) bool { return m.wave >= 0 && !m.Elsewhere })
+}
+
+// deserted reports whether no cluster is left for a run to go on with, nor one that is ready at its revision. It
+// would pass all waves at once, and all of them would begin together when clusters are back, as after
+// a typo in a selector.
+func (d *decision) deserted(run *v1alpha1.RolloutRun) bool {
+	return d.selectsNone() && !slices.ContainsFunc(d.all, func(m *member) bool {
+		return m.wave >= 0 && m.has(run.RolloutRevision) && m.is(v1alpha1.ResultSucceeded)
+	})
 }
 
 // nobody is the hold of a Rollout without a cluster to bring anything to.
