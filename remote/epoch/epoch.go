@@ -60,6 +60,15 @@ type Mark struct {
 const maxLineage = 4096
 
 const (
+	// mostAhead is how much an epoch grows at once. Each process of a tier takes one number, so that
+	// no other tier is further ahead, and there are numbers left whatever children say.
+	mostAhead = 1 << 20
+	// mostEpoch is the largest epoch: no tier gets there by itself. Earlier versions let a child raise it
+	// further, until the next one was below zero.
+	mostEpoch = 1 << 53
+)
+
+const (
 	// lookEvery is how long a record that was deleted may be missing.
 	lookEvery = time.Minute
 	// callTimeout bounds each look.
@@ -141,9 +150,13 @@ func (t *Tier) Lineage(ctx context.Context) ([]Mark, error) {
 	return t.above(ctx, 0)
 }
 
-// Raise makes the epoch of this process larger than that of a mark which it takes over.
+// Raise makes the epoch of this process larger than that of a mark which it takes over. The mark is
+// from a child, which may say any number: no more than mostAhead of it is believed.
 func (t *Tier) Raise(ctx context.Context, over Mark) error {
-	_, err := t.above(ctx, over.Epoch)
+	lineage, err := t.Lineage(ctx)
+	if err == nil {
+		_, err = t.above(ctx, min(over.Epoch, lineage[0].Epoch+mostAhead))
+	}
 	return err
 }
 
@@ -295,15 +308,22 @@ func (t *Tier) above(ctx context.Context, least int64) ([]Mark, error) {
 }
 
 // next is the lineage with holder in front, whose epoch is above least and above all
-// others.
+// others. Who has an epoch that there is not led the tier all the same, before all others.
 func next(before []Mark, holder string, least int64) []Mark {
+	possible := func(epoch int64) int64 {
+		if epoch < 0 || epoch > mostEpoch {
+			return 0
+		}
+		return epoch
+	}
+	least = possible(least)
 	for _, m := range before {
-		least = max(least, m.Epoch)
+		least = max(least, possible(m.Epoch))
 	}
 	lineage := []Mark{{Epoch: least + 1, Holder: holder}}
 	for _, m := range before {
 		if m.Holder != holder && len(lineage) < maxLineage {
-			lineage = append(lineage, m)
+			lineage = append(lineage, Mark{Epoch: possible(m.Epoch), Holder: m.Holder})
 		}
 	}
 	return lineage

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -169,6 +171,63 @@ func TestTierIsConditional(t *testing.T) {
 	lineage, err := first.Lineage(t.Context())
 	if err != nil || lineage[0] != (Mark{42, "a"}) {
 		t.Errorf("a process that takes a child over from epoch 41 has %v, %v", lineage, err)
+	}
+}
+
+// TestHostileNumber: a child may say any number of who wrote to it. None leaves too few for those who come,
+// and a tier that took one over from an earlier version counts on.
+func TestHostileNumber(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// recorded is what an earlier version wrote down, raised what this one takes over.
+		recorded []Mark
+		raised   Mark
+	}{
+		"Largest":    {"the next one would have none that is larger", nil, Mark{math.MaxInt64, "x"}},
+		"Last":       {"and this one would have the last one", nil, Mark{math.MaxInt64 - 1, "x"}},
+		"Below":      {"it is no number of a process", nil, Mark{math.MinInt64, "x"}},
+		"Known":      {"of a process of this tier the child says more than that had", []Mark{{1, "before"}}, Mark{math.MaxInt64 - 1, "before"}},
+		"Recorded":   {"an earlier version believed it", []Mark{{math.MaxInt64, "before"}, {5, "first"}}, Mark{}},
+		"Overflowed": {"and the one after that had the smallest", []Mark{{math.MinInt64, "last"}, {math.MaxInt64, "before"}, {5, "first"}}, Mark{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			etcd := fake.NewClientBuilder().Build()
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: v1alpha1.EpochConfigMap}}
+			if err := errors.Join(Write(cm, tc.recorded), etcd.Create(t.Context(), cm)); err != nil {
+				t.Fatal(err)
+			}
+			first := NewTier(etcd, "n", "a")
+			before, err := first.Lineage(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := first.Raise(t.Context(), tc.raised); err != nil {
+				t.Fatal(err)
+			}
+			raised, err := first.Lineage(t.Context())
+			if err != nil || raised[0].Epoch < before[0].Epoch {
+				t.Fatalf("%s: an epoch never falls: %v, %v", tc.reason, raised, err)
+			}
+			second := NewTier(etcd, "n", "b")
+			for range 2 { // a process, and another shard of it
+				began, err := second.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				lineage, err := second.Lineage(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if began.Epoch <= raised[0].Epoch || began.Epoch > 1<<40 {
+					t.Errorf("%s: who comes has %v after %v", tc.reason, began, raised[0])
+				}
+				for _, m := range append(tc.recorded, raised[0], Mark{1, "a"}) {
+					if got := Judge(From(began, lineage), m); got != Succeeded {
+						t.Errorf("%s: to %v it stands as %d", tc.reason, m, got)
+					}
+				}
+			}
+		})
 	}
 }
 
