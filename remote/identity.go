@@ -111,10 +111,15 @@ func (r *Children) ownUID(ctx context.Context) (string, error) {
 // ownCluster reports whether the child is the cluster in which this tier runs: a
 // management cluster that manages itself.
 func (r *run) ownCluster() bool {
+	id := r.child.Status.Identity
+	return id != nil && r.isOwn(id.KubeSystemUID)
+}
+
+// isOwn reports whether an identity is that of the cluster in which this tier runs.
+func (r *Children) isOwn(uid string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	id := r.child.Status.Identity
-	return id != nil && r.own != "" && id.KubeSystemUID == r.own
+	return r.own != "" && uid == r.own
 }
 
 // meet decides whether a cluster that is contacted for the first time may be this child,
@@ -160,10 +165,11 @@ func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridg
 	if err != nil {
 		return err
 	}
-	if id.SeededAs, err = seededAs(cluster, records, lineage); err != nil {
+	if id.SeededAs, err = seededAs(cluster, records, lineage, r.child.Spec.InCluster); err != nil {
 		return err
 	}
-	id.TakingOver = slices.ContainsFunc(records, func(found *record.Record) bool { return epoch.Judge(lineage, found.Parent) == epoch.Foreign })
+	// What others recorded in the cluster of this tier is of the tier above, which goes on there.
+	id.TakingOver = !r.isOwn(uid) && slices.ContainsFunc(records, func(found *record.Record) bool { return epoch.Judge(lineage, found.Parent) == epoch.Foreign })
 	r.child.Status.Identity = id
 	return nil
 }
@@ -171,14 +177,16 @@ func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridg
 // seededAs is the UID of the Cluster for which the records that are in a child were made,
 // empty if that is the present one. Records that another tier made for a Cluster of
 // another name are proof that the kubeconfig leads to another's cluster. Those that this
-// tier made are of a Cluster that it forgot since: no other Child has the cluster.
-func seededAs(cluster capibridge.Cluster, records []*record.Record, lineage []epoch.Mark) (uid string, err error) {
+// tier made are of a Cluster that it forgot since: no other Child has the cluster. own: the Child says
+// that it is the cluster of this tier, for which the tier above has a Cluster of any name.
+func seededAs(cluster capibridge.Cluster, records []*record.Record, lineage []epoch.Mark, own bool) (uid string, err error) {
 	for _, found := range records {
 		by := found.Cluster
-		if by.UID == "" || by.UID == cluster.UID {
+		another := by.Name != cluster.Name || by.Namespace != cluster.Namespace
+		if by.UID == "" || by.UID == cluster.UID || own && another {
 			continue
 		}
-		if by.Name != "" && (by.Name != cluster.Name || by.Namespace != cluster.Namespace) {
+		if by.Name != "" && another {
 			if v := epoch.Judge(lineage, found.Parent); v == epoch.Own || v == epoch.Succeeded || v == epoch.Outrun {
 				continue
 			}

@@ -22,17 +22,22 @@ func TestSeededAs(t *testing.T) {
 		parent   epoch.Mark
 		want     string
 		conflict bool
+		// own: somebody says that it is the cluster of this tier.
+		own bool
 	}{
-		"Same":         {"the ordinary case", record.Cluster{Namespace: "fleet", Name: "a", UID: "new"}, lineage[0], "", false},
-		"Restored":     {"the Cluster of that name has another UID since it was restored", record.Cluster{Namespace: "fleet", Name: "a", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "lost"}, "old", false},
-		"Another":      {"another tier seeded the cluster under another name", record.Cluster{Namespace: "fleet", Name: "b", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "other"}, "", true},
-		"Elsewhere":    {"another tier has a Cluster of that name in another namespace", record.Cluster{Namespace: "other", Name: "a", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "other"}, "", true},
-		"Forgotten":    {"this tier seeded the cluster under another name, and has no such Child any more", record.Cluster{Namespace: "fleet", Name: "b", UID: "old"}, lineage[1], "", false},
-		"Earlier":      {"an earlier version did not record the name", record.Cluster{UID: "old"}, epoch.Mark{}, "old", false},
-		"NoClusterAPI": {"it was made by hand", record.Cluster{}, lineage[0], "", false},
+		"Same":         {"the ordinary case", record.Cluster{Namespace: "fleet", Name: "a", UID: "new"}, lineage[0], "", false, false},
+		"Restored":     {"the Cluster of that name has another UID since it was restored", record.Cluster{Namespace: "fleet", Name: "a", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "lost"}, "old", false, false},
+		"Another":      {"another tier seeded the cluster under another name", record.Cluster{Namespace: "fleet", Name: "b", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "other"}, "", true, false},
+		"Elsewhere":    {"another tier has a Cluster of that name in another namespace", record.Cluster{Namespace: "other", Name: "a", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "other"}, "", true, false},
+		"Forgotten":    {"this tier seeded the cluster under another name, and has no such Child any more", record.Cluster{Namespace: "fleet", Name: "b", UID: "old"}, lineage[1], "", false, false},
+		"Earlier":      {"an earlier version did not record the name", record.Cluster{UID: "old"}, epoch.Mark{}, "old", false, false},
+		"NoClusterAPI": {"it was made by hand", record.Cluster{}, lineage[0], "", false, false},
+		"OwnAbove":     {"the tier above made it, under a name of its own", record.Cluster{Namespace: "fleet", Name: "b", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "above"}, "", false, true},
+		"OwnEarlier":   {"an earlier version of the tier above did not record the name", record.Cluster{UID: "old"}, epoch.Mark{}, "", false, true},
+		"OwnName":      {"it has the same name here", record.Cluster{Namespace: "fleet", Name: "a", UID: "old"}, epoch.Mark{Epoch: 9, Holder: "above"}, "old", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := seededAs(cluster, []*record.Record{{Cluster: tc.cluster, Parent: tc.parent}}, lineage)
+			got, err := seededAs(cluster, []*record.Record{{Cluster: tc.cluster, Parent: tc.parent}}, lineage, tc.own)
 			if conflict := reason.Of(err) == v1alpha1.ReasonIdentityConflict; conflict != tc.conflict || got != tc.want {
 				t.Errorf("%s: seededAs() = %q, %v", tc.reason, got, err)
 			}

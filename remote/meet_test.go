@@ -276,3 +276,50 @@ func TestApprovalIsUsedUp(t *testing.T) {
 		})
 	}
 }
+
+// TestMeetOwnCluster: in a tier's own cluster, the records of another tier are those of the tier above,
+// which has its layers there by right. They stay, and are no proof that the cluster is another's.
+func TestMeetOwnCluster(t *testing.T) {
+	above := records.Cluster{Namespace: "fleet", Name: "master-1", UID: "there"}
+	for name, tc := range map[string]struct {
+		reason   string
+		layer    string
+		cluster  records.Cluster
+		seededAs string
+		// says is what the layer of this tier says.
+		says string
+	}{
+		"Layers": {"the tier above has another name for it, and other layers", "base", above, "", ""},
+		"Moved":  {"it was moved here under the name that it had", "base", records.Cluster{Namespace: "fleet", Name: "alpha", UID: "there"}, "there", ""},
+		"Same":   {"both have a layer of one name, which is the tier's above", "app", above, "", "rename"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMet(t)
+			m.children.own = "far"
+			theirs := &records.Record{Layer: types.NamespacedName{Namespace: "fleet", Name: tc.layer}, Parent: epoch.Mark{Epoch: 7, Holder: "above"}, Cluster: tc.cluster}
+			there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()
+			if err := theirs.Put(t.Context(), there); err != nil {
+				t.Fatal(err)
+			}
+			m.far.record = &corev1.ConfigMap{}
+			if err := there.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: records.Name(theirs.Layer)}, m.far.record); err != nil {
+				t.Fatal(err)
+			}
+			m.far.record.TypeMeta = metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}
+			child := m.contact(t)
+			if c := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition); c == nil || c.Status != metav1.ConditionTrue {
+				t.Errorf("%s: Connected is %+v", tc.reason, c)
+			}
+			if id := child.Status.Identity; id == nil || id.TakingOver || id.SeededAs != tc.seededAs {
+				t.Errorf("%s: the identity is %+v", tc.reason, id)
+			}
+			if !strings.Contains(m.far.record.Data["record.json"], `"above"`) {
+				t.Errorf("%s: the record is %s", tc.reason, m.far.record.Data["record.json"])
+			}
+			entry := entryOf(child, "app")
+			if superseded := entry != nil && entry.Reason == v1alpha1.ReasonSuperseded; superseded != (tc.says != "") || superseded && !strings.Contains(entry.Message, tc.says) {
+				t.Errorf("%s: the layer is %+v", tc.reason, entry)
+			}
+		})
+	}
+}

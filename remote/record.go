@@ -130,10 +130,14 @@ func (p *push) claim(ctx context.Context, rec *record.Record) error {
 				by.Number = max(by.Number, other.Number)
 			}
 			p.child.Status.SupersededBy = by
+			above := ""
+			if p.ownCluster() {
+				above = "The cluster is this tier's own, and the tier above it may have a Layer of this name: rename the one here. "
+			}
 			return reason.Because(v1alpha1.ReasonSuperseded, fmt.Errorf(
 				"another management cluster took this child over: the record of layer %s has epoch %d of %s, which is not in the history of this tier; nothing is written. "+
-					"If that one is gone, `cascade approve take-over %s -n %s` lets this tier go on",
-				rec.Layer.Name, rec.Parent.Epoch, rec.Parent.Holder, p.child.Name, p.child.Namespace))
+					"%sIf that one is gone, `cascade approve take-over %s -n %s` lets this tier go on",
+				rec.Layer.Name, rec.Parent.Epoch, rec.Parent.Holder, above, p.child.Name, p.child.Namespace))
 		}
 		if lineage, err = p.raise(ctx, rec.Parent); err != nil {
 			return reason.Because(v1alpha1.ReasonProgressing, err)
