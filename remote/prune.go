@@ -25,6 +25,9 @@ func (p *push) pruneLayers(ctx context.Context) {
 		entry := p.entry(s.layer.Name)
 		err := p.postponed()
 		if err == nil {
+			err = s.awaitsDeclarer(ctx)
+		}
+		if err == nil {
 			err = s.repaired(func() error { return s.prune(ctx, entry) })
 		}
 		// A layer that is not healthy yet stays so when it is pruned.
@@ -40,6 +43,10 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	ctx, cancel := context.WithTimeout(ctx, s.layer.Spec.Timeout.Duration)
 	defer cancel()
 	rec, err := s.openRecord(ctx, s.key(), entry)
+	if err != nil {
+		return err
+	}
+	declared, err := s.declared(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,7 +73,7 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: undecided(entry),
-		Claimed:   plan.Claims(s.declared(ctx), s.key().String()),
+		Claimed:   plan.Claims(declared, s.key().String()),
 	})
 	noteHeld(entry, res.Plan)
 	rec.Inventory = res.Inventory
@@ -88,6 +95,7 @@ func (s *seeding) leaves(rec *record.Record, entry *v1alpha1.ChildLayer) {
 	left := len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
 	if !left {
 		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = nil }) // all of it is declared again
+		s.notes.awaiting = time.Time{}
 	}
 	s.leftover = s.layer.Spec.Prune && left
 	s.notes.leftover = s.leftover

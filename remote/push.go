@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
@@ -355,9 +356,22 @@ func (p *push) grant(ctx context.Context, role string, rules []rbacv1.PolicyRule
 	return err
 }
 
-// declared tells what each layer that selects the child declares there.
-func (p *push) declared(ctx context.Context) []plan.Declared {
+// declared tells what each layer that selects the child declares there. Of one that came, or was
+// changed, since the push began that is not known. So says the API server: the commit that takes an object
+// out of one layer may bring the Layer that is to have it, which the cache may not show yet.
+func (p *push) declared(ctx context.Context) ([]plan.Declared, error) {
+	live := &v1alpha1.LayerList{}
+	if err := p.Cluster.List(ctx, live, client.InNamespace(p.child.Namespace)); err != nil {
+		return nil, reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot list Layers to tell which of them declare what is to be deleted: %w", err))
+	}
 	all := make([]plan.Declared, 0, len(p.layers))
+	for i := range live.Items {
+		layer := &live.Items[i]
+		same := func(s *seeding) bool { return s.layer.UID == layer.UID && s.layer.Generation == layer.Generation }
+		if layer.DeletionTimestamp.IsZero() && Selects(layer, p.labels) && !slices.ContainsFunc(p.layers, same) {
+			all = append(all, plan.Declared{Layer: client.ObjectKeyFromObject(layer).String()})
+		}
+	}
 	for _, s := range p.layers {
 		entry := entryOf(p.child, s.layer.Name)
 		d := plan.Declared{Layer: s.key().String()}
@@ -379,7 +393,7 @@ func (p *push) declared(ctx context.Context) []plan.Declared {
 			all = append(all, next)
 		}
 	}
-	return all
+	return all, nil
 }
 
 // recordOutcome writes the outcome of a push into the layer's entry.

@@ -120,10 +120,14 @@ func (p *push) remove(ctx context.Context, rec *record.Record, entry *v1alpha1.C
 	if err != nil {
 		return err
 	}
+	declared, err := p.declared(ctx)
+	if err != nil {
+		return err
+	}
 	res, err := apply.New(cluster, ownerOf(rec.Layer.Namespace, rec.Layer.Name), nil, p.Now).Remove(ctx, rec.Inventory, apply.Options{
 		Target: p.child.Status.Identity.KubeSystemUID, LowerTier: true, Approved: p.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: undecided(entry),
-		Claimed:   plan.Claims(p.declared(ctx), rec.Layer.String()),
+		Claimed:   plan.Claims(declared, rec.Layer.String()),
 	})
 	noteHeld(entry, res.Plan)
 	if !inventory.Equal(rec.Inventory, res.Inventory) {

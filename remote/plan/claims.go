@@ -30,10 +30,11 @@ func Claims(layers []Declared, except string) apply.Claims {
 	unknown := ""
 	for _, l := range layers {
 		switch {
-		case l.Layer == except:
-			continue
 		case !l.Known:
+			// It may be the one that asks itself, in the form that it has by now.
 			unknown = l.Layer
+			continue
+		case l.Layer == except:
 			continue
 		}
 		into := declared

@@ -1,0 +1,82 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/syncer/status"
+)
+
+// awaitsDeclarer is an error while the Kustomization that declares the layer has not applied the revision
+// that the layer is rendered from. The same commit may give what the layer no longer declares to
+// another Layer, which is not there before that. A Kustomization that does not get so far is waited for
+// as long as one that is to take an object over from another.
+func (s *seeding) awaitsDeclarer(ctx context.Context) error {
+	by := s.declarer(ctx)
+	if by == nil {
+		s.notes.awaiting = time.Time{}
+		return nil
+	}
+	if s.notes.awaiting.IsZero() {
+		s.notes.awaiting = s.Now()
+	}
+	if s.Now().Sub(s.notes.awaiting) >= inventory.HandOverBound {
+		return nil
+	}
+	return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf(
+		"what the layer no longer declares stays until Kustomization %s, which declares the Layer, has applied revision %s: another Layer may take it over; after %d minutes it is deleted all the same",
+		by, s.revision(), int(inventory.HandOverBound.Minutes())))
+}
+
+// declarer names the Kustomization that declares the layer, if it is of the same source and has applied
+// neither what the layer is rendered from nor what is newest; else nil.
+func (s *seeding) declarer(ctx context.Context) *types.NamespacedName {
+	labels, group := s.layer.Labels, kustomizev1.GroupVersion.Group
+	name := types.NamespacedName{Namespace: labels[group+"/namespace"], Name: labels[group+"/name"]}
+	if name.Name == "" || s.layer.Spec.SourceRef == nil {
+		return nil
+	}
+	k := &kustomizev1.Kustomization{}
+	if err := s.Client.Get(ctx, name, k); err != nil {
+		return nil // gone, or not watched by this agent, which tells nothing of it then
+	}
+	key := layerSource(s.layer)
+	if from := k.Spec.SourceRef; from.Kind != key.Kind || from.Name != key.Name || from.Namespace != key.Namespace && (from.Namespace != "" || name.Namespace != key.Namespace) {
+		return nil
+	}
+	newest := s.Snapshots.Get(key)
+	if appliedAll(k, s.revision()) || newest != nil && appliedAll(k, newest.Revision) {
+		return nil
+	}
+	return &name
+}
+
+// appliedAll reports whether a Kustomization has applied all that it declares at a revision, whatever
+// became of that: it may wait until these very Layers are ready.
+func appliedAll(k *kustomizev1.Kustomization, revision string) bool {
+	s := &k.Status
+	if s.LastAppliedRevision == revision || s.LastAttemptedRevision != revision {
+		return s.LastAppliedRevision == revision
+	}
+	ready, healthy := apimeta.FindStatusCondition(s.Conditions, meta.ReadyCondition), apimeta.FindStatusCondition(s.Conditions, meta.HealthyCondition)
+	switch {
+	case ready == nil:
+		return false
+	case ready.Status == metav1.ConditionTrue, ready.Reason == meta.HealthCheckFailedReason:
+		return true // while Clusters wait for their Rollout, the revision before stays on record
+	case healthy != nil && ready.Message == healthy.Message:
+		return true // both say that health is waited for, and of which revision
+	}
+	latest := s.History.Latest()
+	return latest != nil && status.RevisionOf(latest) == revision && latest.LastReconciledStatus != meta.ReconciliationFailedReason
+}

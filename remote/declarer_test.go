@@ -1,0 +1,134 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// TestSplitLayer: what one commit takes out of a layer is not deleted before it is known that no Layer
+// has it which the same commit brought, or changed, since the push began.
+func TestSplitLayer(t *testing.T) {
+	moved := inventory.Entry{Namespace: "x", Name: "moved", Kind: "Service", Version: "v1"}
+	selecting := func(name string, generation int64) *v1alpha1.Layer {
+		l := layerOn(name)
+		l.UID, l.Generation, l.Spec.ClusterSelector.MatchLabels = types.UID(name), generation, map[string]string{"tier": "tenant"}
+		return l
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		// live are the Layers that the API server has by now.
+		live  []*v1alpha1.Layer
+		fails error
+		want  apply.Claim
+	}{
+		"Alone":   {"nobody else can have it", []*v1alpha1.Layer{selecting("a", 1), selecting("b", 1)}, nil, apply.Claim{}},
+		"New":     {"the commit moves it to a new layer", []*v1alpha1.Layer{selecting("a", 1), selecting("b", 1), selecting("c", 1)}, nil, apply.Claim{Owner: "Layer/fleet/c", Kind: apply.Declared}},
+		"Changed": {"the commit moves it to a layer that gets another path", []*v1alpha1.Layer{selecting("a", 1), selecting("b", 2)}, nil, apply.Claim{Owner: "Layer/fleet/b", Kind: apply.Declared}},
+		"Own":     {"the layer itself gets another path", []*v1alpha1.Layer{selecting("a", 2), selecting("b", 1)}, nil, apply.Claim{Owner: "Layer/fleet/a", Kind: apply.Declared}},
+		"Others":  {"the new layer is for others", []*v1alpha1.Layer{selecting("a", 1), selecting("b", 1), layerOn("c")}, nil, apply.Claim{}},
+		"Unread":  {"nobody knows which Layers there are", nil, errors.New("the API server is away"), apply.Claim{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			for _, l := range tc.live {
+				objects = append(objects, l)
+			}
+			c := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					return errors.Join(tc.fails, c.List(ctx, list, opts...))
+				},
+			}).Build()
+			p := bringing(t, newPaced(time.Minute)).push
+			p.Cluster, p.labels, p.child.Namespace, p.layers = &apply.Cluster{Client: c}, map[string]string{"tier": "tenant"}, "fleet", nil
+			for _, l := range []*v1alpha1.Layer{selecting("a", 1), selecting("b", 1)} {
+				p.layers = append(p.layers, &seeding{push: p, layer: l, rendered: &rendered{}})
+			}
+			declared, err := p.declared(t.Context())
+			if (err != nil) != (tc.fails != nil) {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			got, err := plan.Claims(declared, "fleet/a")(t.Context(), moved, inventory.Entry{})
+			if err != nil || got.Owner != tc.want.Owner || got.Kind != tc.want.Kind {
+				t.Errorf("%s: the claim is %+v, want %+v (%v)", tc.reason, got, tc.want, err)
+			}
+		})
+	}
+}
+
+// TestDeclarerBehind: children see a commit before the Kustomization that declares their Layers has applied
+// it, and with it the Layer which is to have what another one no longer declares.
+func TestDeclarerBehind(t *testing.T) {
+	fleet := kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "fleet", Namespace: "flux-system"}
+	condition := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		source kustomizev1.CrossNamespaceSourceReference
+		status kustomizev1.KustomizationStatus
+		after  time.Duration
+		waits  bool
+	}{
+		"Behind":   {"it has the commit before", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1", LastAttemptedRevision: "r1", Conditions: []metav1.Condition{condition(meta.ReadyCondition, metav1.ConditionTrue, meta.ReconciliationSucceededReason, "")}}, 0, true},
+		"Applied":  {"it has this one", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r2", LastAttemptedRevision: "r2"}, 0, false},
+		"Newer":    {"it has one that came since", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r3", LastAttemptedRevision: "r3"}, 0, false},
+		"Other":    {"it is of another source", kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "fleet"}, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1"}, 0, false},
+		"Applying": {"a part of it is applied, while the health of the commit before was waited for", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1", LastAttemptedRevision: "r2", Conditions: []metav1.Condition{condition(meta.ReadyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "Applying revision r2"), condition(meta.HealthyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "Running health checks for revision r1")}}, 0, true},
+		"Health":   {"it waits until this very layer is ready", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1", LastAttemptedRevision: "r2", Conditions: []metav1.Condition{condition(meta.ReadyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "Running health checks for revision r2"), condition(meta.HealthyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "Running health checks for revision r2")}}, 0, false},
+		"Unwell":   {"what it applied is not well", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1", LastAttemptedRevision: "r2", Conditions: []metav1.Condition{condition(meta.ReadyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "")}}, 0, false},
+		"Rollout":  {"its Clusters wait for their Rollout", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1", LastAttemptedRevision: "r2", Conditions: []metav1.Condition{condition(meta.ReadyCondition, metav1.ConditionTrue, meta.ReconciliationSucceededReason, "")}}, 0, false},
+		"Held":     {"a person decides about what it would delete", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1", LastAttemptedRevision: "r2", History: meta.History{{LastReconciledStatus: v1alpha1.ReasonPruneBlocked, Metadata: map[string]string{"revision": "r2"}}}, Conditions: []metav1.Condition{condition(meta.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonPruneBlocked, "")}}, 0, false},
+		"Fails":    {"the Layer may be what is refused of it", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1", LastAttemptedRevision: "r2", History: meta.History{{LastReconciledStatus: meta.ReconciliationFailedReason, Metadata: map[string]string{"revision": "r2"}}}, Conditions: []metav1.Condition{condition(meta.ReadyCondition, metav1.ConditionFalse, meta.ReconciliationFailedReason, "")}}, 0, true},
+		"Overdue":  {"one that does not get so far holds nothing up for good", fleet, kustomizev1.KustomizationStatus{LastAppliedRevision: "r1"}, inventory.HandOverBound, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "tier", Name: "fleet"}, Status: tc.status}
+			k.Spec.SourceRef = tc.source
+			scheme := removalScheme(t)
+			if err := kustomizev1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			p := newPaced(time.Minute)
+			s := bringing(t, p)
+			now := start.Time
+			s.Client, s.Now = fake.NewClientBuilder().WithScheme(scheme).WithObjects(k).Build(), func() time.Time { return now }
+			s.layer.Labels = map[string]string{kustomizev1.GroupVersion.Group + "/namespace": "tier", kustomizev1.GroupVersion.Group + "/name": "fleet"}
+			s.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: fleet.Kind, Namespace: fleet.Namespace, Name: fleet.Name}
+			s.session = link.NewPool(t.Context(), scheme, s.Now, s.Rand).Of(s.run.key()).Begin(link.Request{Read: func(context.Context) (*rest.Config, error) {
+				return nil, errors.New("the child is to be asked what goes")
+			}})
+			s.Snapshots = source.NewSnapshots()
+			s.Snapshots.Put(layerSource(s.layer), &source.Snapshot{Revision: "r3"})
+			s.snapshot, s.layers, s.leftover, s.complete = &source.Snapshot{Revision: "r2"}, []*seeding{s}, true, true
+			entry := s.entry(s.layer.Name)
+			if s.pruneLayers(t.Context()); tc.after > 0 {
+				if entry.Reason != v1alpha1.ReasonHandOverPending {
+					t.Errorf("%s: at first it is %s: %s", tc.reason, entry.Reason, entry.Message)
+				}
+				now = now.Add(tc.after)
+				s.pruneLayers(t.Context())
+			}
+			if waits := entry.Reason == v1alpha1.ReasonHandOverPending; waits != tc.waits {
+				t.Errorf("%s: it is %s: %s", tc.reason, entry.Reason, entry.Message)
+			}
+		})
+	}
+}
