@@ -154,17 +154,23 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 	r.object = u
 	meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.ManagedElsewhereCondition)
 	cluster = capibridge.FromObject(u)
+	labels, err := selection.Labels(r.child, cluster.Labels)
+	if err != nil {
+		return cluster, false, result, err
+	}
+	r.labels = selection.By(labels, cluster.Labels)
 	if id := r.child.Status.Identity; id != nil && id.ClusterUID != "" && id.ClusterUID != cluster.UID {
-		// Re-created under the same name: another cluster, in which nothing is in place.
+		// Re-created under the same name: another cluster, in which nothing is in place, as far as is known.
+		leaving, err := r.leaving(ctx)
+		if err != nil {
+			return cluster, false, result, err
+		}
 		r.beginAnew()
+		r.child.Status.Layers = leaving
 		if err := r.writeStatus(ctx); err != nil {
 			return cluster, false, result, err
 		}
 		r.Events.Eventf(r.child, corev1.EventTypeNormal, "ClusterRecreated", "Cluster was re-created, it is seeded afresh")
-	}
-	labels, err := selection.Labels(r.child, cluster.Labels)
-	if err != nil {
-		return cluster, false, result, err
 	}
 	if !maps.Equal(r.child.Labels, labels) {
 		before := r.child.DeepCopy()
@@ -175,7 +181,6 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		}
 		r.child.Labels = labels
 	}
-	r.labels = selection.By(labels, cluster.Labels)
 	if !r.Part.selects(r.child) {
 		// By its new labels it is another agent's, which goes on with it.
 		r.gone = true

@@ -60,7 +60,7 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 	}
 	session = l.Begin(q)
 	if id == nil {
-		err := r.meet(ctx, session, cluster, a.Identity)
+		err := r.meet(ctx, session, cluster, selected, a.Identity)
 		if err != nil && reason.Of(err) == v1alpha1.ReasonIdentityConflict {
 			r.notConnected(metav1.ConditionFalse, v1alpha1.ReasonIdentityConflict, "%s", err)
 			return nil, nil, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil

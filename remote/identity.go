@@ -125,7 +125,7 @@ func (r *Children) isOwn(uid string) bool {
 // meet decides whether a cluster that is contacted for the first time may be this child,
 // and sets its identity, which is recorded before the first write to the child. An error
 // with the reason IdentityConflict says that it is another Child's.
-func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridge.Cluster, uid string) (err error) {
+func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridge.Cluster, selected []*v1alpha1.Layer, uid string) (err error) {
 	other, err := r.sameCluster(ctx, uid)
 	if err != nil {
 		return err
@@ -147,6 +147,7 @@ func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridg
 	if err != nil {
 		return cannotReach(err)
 	}
+	listed := records
 	if r.notes.earlier, err = earlierRecords(ctx, session); err != nil {
 		return cannotReach(err)
 	}
@@ -166,6 +167,9 @@ func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridg
 		return err
 	}
 	if id.SeededAs, err = seededAs(cluster, records, lineage, r.child.Spec.InCluster); err != nil {
+		return err
+	}
+	if err := r.recall(ctx, admin, listed, lineage, selected); err != nil {
 		return err
 	}
 	// What others recorded in the cluster of this tier is of the tier above, which goes on there.

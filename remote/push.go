@@ -368,7 +368,8 @@ func (p *push) declared(ctx context.Context) ([]plan.Declared, error) {
 	for i := range live.Items {
 		layer := &live.Items[i]
 		same := func(s *seeding) bool { return s.layer.UID == layer.UID && s.layer.Generation == layer.Generation }
-		if layer.DeletionTimestamp.IsZero() && Selects(layer, p.labels) && !slices.ContainsFunc(p.layers, same) {
+		selects, err := Selects(layer, p.labels)
+		if layer.DeletionTimestamp.IsZero() && (selects || err != nil) && !slices.ContainsFunc(p.layers, same) {
 			all = append(all, plan.Declared{Layer: client.ObjectKeyFromObject(layer).String()})
 		}
 	}

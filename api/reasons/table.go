@@ -768,7 +768,7 @@ func child() Section {
 			{
 				Reasons: []string{"ObjectsLeft"},
 				Note:    " (an event)",
-				Means:   "a Layer with `deletionPolicy: Delete` is gone without having been taken off the cluster: somebody removed its finalizer, or an earlier version of the agent was in charge",
+				Means:   "a Layer with `deletionPolicy: Delete` is gone without having been taken off the cluster: somebody removed its finalizer, or an earlier version of the agent was in charge. Or the cluster has the record of a layer that this tier does not have, or a layer is removed whose record, and all that tells what it applied, is not there any more",
 				Next:    "remove the objects by hand if they are not wanted",
 			},
 			{

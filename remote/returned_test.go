@@ -1,0 +1,114 @@
+package remote
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	records "github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+// TestRecall: what is in place of layers that do not select a cluster is found by the records that are in it,
+// when it is met for the first time, or again as another Cluster.
+func TestRecall(t *testing.T) {
+	ours, theirs := epoch.Mark{Epoch: 1, Holder: "here"}, epoch.Mark{Epoch: 7, Holder: "there"}
+	for name, tc := range map[string]struct {
+		reason string
+		by     epoch.Mark
+		// absent: the tier has no Layer of which the record is.
+		absent bool
+		before []v1alpha1.ChildLayer
+		want   map[string]int32
+		left   bool
+	}{
+		"Ours":    {"the Child was deleted, or its status lost", ours, false, nil, map[string]int32{"x": 2}, false},
+		"Back":    {"another tier had the Cluster, and marked the record", theirs, false, []v1alpha1.ChildLayer{{Name: "x", Objects: 9}}, map[string]int32{"x": 2}, false},
+		"Theirs":  {"a layer of another tier has the same name", theirs, false, nil, nil, false},
+		"Absent":  {"the Layer comes later, or is gone", ours, true, nil, nil, true},
+		"Another": {"the Cluster was made again, and nothing is in place", ours, true, []v1alpha1.ChildLayer{{Name: "y", Objects: 9}}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMet(t)
+			m.children.Cluster = &apply.Cluster{Client: m.client}
+			events := record.NewFakeRecorder(100)
+			m.children.Events = events
+			if !tc.absent {
+				layer := layerOn("x")
+				layer.Spec.ClusterSelector.MatchLabels, layer.Spec.DeletionPolicy = map[string]string{"site": "elsewhere"}, v1alpha1.DeletionDelete
+				if err := m.client.Create(t.Context(), layer); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{}
+			if err := m.client.Get(t.Context(), m.key, child); err != nil {
+				t.Fatal(err)
+			}
+			child.Spec.Suspend = true // nothing is done about it
+			if err := m.client.Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			child.Status.Layers = tc.before
+			if err := m.client.Status().Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			rec := &records.Record{Layer: types.NamespacedName{Namespace: "fleet", Name: "x"}, Parent: tc.by, Inventory: []inventory.Entry{{Kind: "Secret", Namespace: "n", Name: "a", Version: "v1"}, {Kind: "Secret", Namespace: "n", Name: "b", Version: "v1"}}}
+			there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()
+			if err := rec.Put(t.Context(), there); err != nil {
+				t.Fatal(err)
+			}
+			m.far.record = &corev1.ConfigMap{}
+			if err := there.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: records.Name(rec.Layer)}, m.far.record); err != nil {
+				t.Fatal(err)
+			}
+			child = m.contact(t)
+			if child.Status.Identity == nil {
+				t.Fatalf("it was not met: %+v", child.Status.Conditions)
+			}
+			for _, e := range child.Status.Layers {
+				if e.Name != "app" && tc.want[e.Name] != e.Objects || e.Ready {
+					t.Errorf("%s: the Child says %+v", tc.reason, e)
+				}
+			}
+			for layer := range tc.want {
+				if !onRecord(entryOf(child, layer)) {
+					t.Errorf("%s: the Child says nothing of layer %s", tc.reason, layer)
+				}
+			}
+			left := false
+			for range len(events.Events) {
+				left = left || strings.Contains(<-events.Events, "ObjectsLeft")
+			}
+			if left != tc.left {
+				t.Errorf("%s: an event says what stays: %t", tc.reason, left)
+			}
+		})
+	}
+}
+
+// TestLeavingOfAnother: a Cluster that has another UID may be the one of before. What is to be removed from it yet stays
+// on record until it is asked, and nothing else does.
+func TestLeavingOfAnother(t *testing.T) {
+	d := newDescribed(t, withoutProvider)
+	child := d.child.DeepCopy()
+	child.Status.Identity.ClusterUID = "before"
+	child.Status.Layers = append(child.Status.Layers, v1alpha1.ChildLayer{Name: "x", Objects: 12, Digest: "d", Reason: v1alpha1.ReasonManagedElsewhere}, v1alpha1.ChildLayer{Name: "y"})
+	child.Status.Layers[0].Objects = 3
+	r := &run{Children: d.children, child: child, recorded: d.child.DeepCopy(), notes: d.children.notesOf(client.ObjectKeyFromObject(child))}
+	if _, ok, _, err := r.facts(t.Context()); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	layers := r.child.Status.Layers
+	if r.child.Status.Identity != nil || len(layers) != 1 || layers[0].Name != "x" || layers[0].Objects != 12 || layers[0].Digest != "" {
+		t.Errorf("the Child says %+v", r.child.Status)
+	}
+}
