@@ -72,11 +72,11 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}})
 	case path == "/api/v1":
 		answer(metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1", APIResources: []metav1.APIResource{
-			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: metav1.Verbs{"list", "get", "update"}},
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: metav1.Verbs{"list", "get", "update", "delete"}},
 		}})
 	case path == configMaps && f.record == nil:
 		refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
-	case path == configMaps:
+	case path == configMaps, path == "/api/v1/configmaps" && f.record != nil:
 		answer(corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{*f.record}})
 	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodGet:
 		answer(f.record)

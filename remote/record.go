@@ -36,7 +36,28 @@ func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry
 	if err := p.claim(ctx, rec); err != nil {
 		return nil, err
 	}
+	if err := p.recover(ctx, rec, entry); err != nil {
+		return nil, err
+	}
 	return rec, nil
+}
+
+// recover finds in the child what a layer applied whose record somebody deleted there, though the Child's
+// status says that there is something: nobody would answer for it any more. Without a kubeconfig to look with it
+// is not found.
+func (p *push) recover(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) error {
+	if rec.Exists() || len(rec.Inventory) > 0 || entry.Objects == 0 {
+		return nil
+	}
+	cluster, err := p.lister(ctx, account.Account{})
+	if err != nil || cluster == nil {
+		return err
+	}
+	rec.Inventory, err = apply.New(cluster, ownerOf(rec.Layer.Namespace, rec.Layer.Name), nil, p.Now).Applied(ctx)
+	if err != nil {
+		return cannotReach(err)
+	}
+	return nil
 }
 
 // readRecord reads a ConfigMap in the child, with the kubeconfig if the parent's own

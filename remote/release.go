@@ -72,6 +72,7 @@ func (p *push) releaseLayer(ctx context.Context, entry *v1alpha1.ChildLayer) (do
 	if err != nil {
 		return false, err
 	}
+	lost := removes && granted && !rec.Exists() && len(rec.Inventory) == 0 && entry.Objects > 0
 	if removes && len(rec.Inventory) > 0 {
 		if !granted {
 			// The status did not say that there is something. Now it does, and counts.
@@ -86,7 +87,13 @@ func (p *push) releaseLayer(ctx context.Context, entry *v1alpha1.ChildLayer) (do
 			return false, err
 		}
 	}
-	if done, err = p.forgetLayer(ctx, rec, entry); done && layer == nil && entry.DeletionPolicy == v1alpha1.DeletionDelete && len(rec.Inventory) > 0 {
+	objects := entry.Objects
+	done, err = p.forgetLayer(ctx, rec, entry)
+	switch {
+	case done && lost:
+		p.Events.Eventf(p.child, corev1.EventTypeWarning, "ObjectsLeft",
+			"The record of layer %s was deleted in this cluster, and nothing has the labels of the layer: of %d objects, what is there without them stays", entry.Name, objects)
+	case done && layer == nil && entry.DeletionPolicy == v1alpha1.DeletionDelete && len(rec.Inventory) > 0:
 		p.Events.Eventf(p.child, corev1.EventTypeWarning, "ObjectsLeft",
 			"Layer %s is gone without having been taken off this cluster: %d objects that it applied stay", entry.Name, len(rec.Inventory))
 	}

@@ -1,12 +1,16 @@
 package remote
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -14,6 +18,8 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	records "github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 )
@@ -110,5 +116,52 @@ func TestLeavingOfAnother(t *testing.T) {
 	layers := r.child.Status.Layers
 	if r.child.Status.Identity != nil || len(layers) != 1 || layers[0].Name != "x" || layers[0].Objects != 12 || layers[0].Digest != "" {
 		t.Errorf("the Child says %+v", r.child.Status)
+	}
+}
+
+// TestRecordDeleted: what a layer applied is found in a child in which somebody deleted the record of that. A layer of which
+// nothing is on record in this tier has nothing there.
+func TestRecordDeleted(t *testing.T) {
+	const ours = v1alpha1.LayerLabelGroup
+	for name, tc := range map[string]struct {
+		reason  string
+		objects int32
+		without bool // a kubeconfig to look with
+		want    int
+	}{
+		"Deleted":    {"the status says that there is something", 12, false, 1},
+		"First":      {"nothing was ever sent", 0, false, 0},
+		"Kubeconfig": {"there is nothing to look with", 12, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMet(t)
+			m.far.record = &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{
+				Namespace: "n", Name: "applied", Labels: map[string]string{ours + "/name": "x", ours + "/namespace": "fleet"},
+				ManagedFields: []metav1.ManagedFieldsEntry{{Manager: seedManager, Operation: metav1.ManagedFieldsOperationApply}},
+			}}
+			config, err := m.children.InCluster()
+			if err != nil {
+				t.Fatal(err)
+			}
+			child := childNamed("alpha", nil)
+			l := m.children.Connections.Of(m.key)
+			p := &push{run: &run{Children: m.children, child: &child, recorded: child.DeepCopy(), notes: &notes{earlier: map[string]string{}}}}
+			read := true
+			p.session = l.Begin(link.Request{Recorded: "far", Read: func(context.Context) (*rest.Config, error) {
+				if tc.without && !read {
+					return nil, reason.Because(v1alpha1.ReasonKubeconfigMissing, errors.New("it is gone"))
+				}
+				read = !tc.without
+				return config, nil
+			}})
+			entry := &v1alpha1.ChildLayer{Name: "x", Objects: tc.objects}
+			rec, err := p.openRecord(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "x"}, entry)
+			if err != nil || rec.Exists() || len(rec.Inventory) != tc.want {
+				t.Fatalf("%s: the record is %+v, %v", tc.reason, rec, err)
+			}
+			if tc.want > 0 && rec.Inventory[0].ID() != "n_applied__ConfigMap" {
+				t.Errorf("%s: found is %v", tc.reason, rec)
+			}
+		})
 	}
 }

@@ -640,7 +640,7 @@ func child() Section {
 			{
 				Reasons: []string{"RecordInvalid"},
 				Means:   "the record of a layer in the child cannot be read, or a newer version of cascade wrote it",
-				Next:    "repair or delete the ConfigMap that the message names, or update the agent",
+				Next:    "update the agent if a newer version wrote it; else repair or delete the ConfigMap that the message names: what the layer applied is found by its labels then",
 			},
 			{
 				Reasons: []string{"SourceNotReady"},

@@ -177,6 +177,9 @@ func decode(layer types.NamespacedName, cm *corev1.ConfigMap) (*Record, error) {
 	if err := json.Unmarshal([]byte(cm.Data[headKey]), &h); err != nil {
 		return nil, failed(err)
 	}
+	if h.Format > format {
+		return nil, fmt.Errorf("%w, of layer %s: it has format %d, and this version reads %d: a later one wrote it; upgrade this tier to that again", ErrUnusable, layer, h.Format, format)
+	}
 	if h.Format != format {
 		return nil, failed(fmt.Errorf("it has format %d, this version reads %d", h.Format, format))
 	}

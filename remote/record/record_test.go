@@ -169,6 +169,8 @@ func TestUnusable(t *testing.T) {
 			child := fake.NewClientBuilder().WithObjects(cm).Build()
 			if got, err := Get(t.Context(), reader(child), base); !errors.Is(err, ErrUnusable) {
 				t.Errorf("%s: Get() = %+v, %v", tc.reason, got, err)
+			} else if deletes := strings.Contains(err.Error(), "delete ConfigMap"); deletes == (name == "Newer") {
+				t.Errorf("%s: it advises: %v", tc.reason, err)
 			}
 			if all, err := List(t.Context(), child); err != nil || len(all) != 0 {
 				t.Errorf("%s: List() = %v, %v", tc.reason, all, err)

@@ -111,11 +111,11 @@ func mayServeElsewhere(e inventory.Entry) bool {
 
 // eachIn calls f for the objects of a kind in a namespace, page by page, while it wants
 // more. A kind that is not served, or cannot be listed, has no objects.
-func (a *Applier) eachIn(ctx context.Context, gvk schema.GroupVersionKind, namespace string, f func(*metav1.PartialObjectMetadata) (more bool)) error {
+func (a *Applier) eachIn(ctx context.Context, gvk schema.GroupVersionKind, namespace string, f func(*metav1.PartialObjectMetadata) (more bool), with ...client.ListOption) error {
 	for next := ""; ; {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		err := a.facts.List(ctx, list, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(next))
+		err := a.facts.List(ctx, list, append(with[:len(with):len(with)], client.InNamespace(namespace), client.Limit(pageSize), client.Continue(next))...)
 		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err) {
 			return nil
 		}
@@ -182,10 +182,43 @@ func (a *Applier) kindsIn(ctx context.Context) ([]schema.GroupVersionKind, error
 	return lostWithNamespace(groups)
 }
 
+// Applied lists what the owner has in the cluster, by its labels and its field manager, for one whose
+// inventory is lost. Others copy labels to what they make.
+func (a *Applier) Applied(ctx context.Context) ([]inventory.Entry, error) {
+	groups, err := a.facts.resources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := deletable(groups, func(metav1.APIResource) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	labels := client.MatchingLabels{a.owner.LabelGroup + "/name": a.owner.Name, a.owner.LabelGroup + "/namespace": a.owner.Namespace}
+	ours := func(f metav1.ManagedFieldsEntry) bool { return f.Manager == a.owner.FieldManager }
+	var all []inventory.Entry
+	for _, gvk := range kinds {
+		err := a.eachIn(ctx, gvk, "", func(o *metav1.PartialObjectMetadata) (more bool) {
+			if slices.ContainsFunc(o.ManagedFields, ours) {
+				all = append(all, inventory.Entry{Namespace: o.Namespace, Name: o.Name, Group: gvk.Group, Kind: gvk.Kind, Version: gvk.Version})
+			}
+			return true
+		}, labels)
+		if err != nil {
+			return nil, fmt.Errorf("cannot list %s with labels of %s: %w", gvk.Kind, a.owner.key(), err)
+		}
+	}
+	return all, nil
+}
+
 // lostWithNamespace are those kinds whose objects go with their Namespace. What cannot be
 // deleted does not: it is computed from other objects, as PodMetrics are, and the controller
 // of Namespaces leaves it out, too.
 func lostWithNamespace(groups []*metav1.APIResourceList) ([]schema.GroupVersionKind, error) {
+	return deletable(groups, func(r metav1.APIResource) bool { return r.Namespaced })
+}
+
+// deletable are kinds whose objects can be listed and deleted, each once.
+func deletable(groups []*metav1.APIResourceList, wanted func(metav1.APIResource) bool) ([]schema.GroupVersionKind, error) {
 	var kinds []schema.GroupVersionKind
 	seen := map[schema.GroupKind]bool{}
 	for _, list := range groups {
@@ -195,7 +228,7 @@ func lostWithNamespace(groups []*metav1.APIResourceList) ([]schema.GroupVersionK
 		}
 		for _, r := range list.APIResources {
 			gk := schema.GroupKind{Group: gv.Group, Kind: r.Kind}
-			if !r.Namespaced || seen[gk] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
+			if !wanted(r) || seen[gk] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
 				continue
 			}
 			seen[gk] = true

@@ -310,7 +310,7 @@ func (s *server) list(w http.ResponseWriter, r *http.Request) {
 	items := []any{}
 	for _, path := range slices.Sorted(maps.Keys(s.objects)) {
 		u := s.objects[path]
-		if strings.Contains(path, "/"+resource+"/") && (namespace == "" || u.GetNamespace() == namespace) && (name == "" || u.GetName() == name) && selector.Matches(labels.Set(u.GetLabels())) {
+		if strings.HasSuffix(path[:strings.LastIndex(path, "/")], "/"+resource) && (namespace == "" || u.GetNamespace() == namespace) && (name == "" || u.GetName() == name) && selector.Matches(labels.Set(u.GetLabels())) {
 			items = append(items, s.asAsked(r, u))
 		}
 	}

@@ -574,6 +574,35 @@ func TestHolds(t *testing.T) {
 	}
 }
 
+// TestApplied: what an owner has is found without an inventory, in all namespaces and besides; what somebody gave its
+// labels is not.
+func TestApplied(t *testing.T) {
+	s := newServer()
+	a, other := s.applier(t), Owner{FieldManager: apps.FieldManager, LabelGroup: group, Name: "other", Namespace: apps.Namespace}
+	for _, u := range []*unstructured.Unstructured{anObject("Deployment", "a", &apps), anObject("ClusterRoleBinding", "a", &apps), anObject("Secret", "a", &other)} {
+		s.put(u, nil)
+	}
+	copied := anObject("ConfigMap", "copied", &apps)
+	copied.SetManagedFields(managedBy("controller"))
+	s.put(copied, nil)
+	got, err := a.Applied(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, e := range got {
+		ids = append(ids, e.ID())
+	}
+	slices.Sort(ids)
+	if want := []string{"_a_rbac.authorization.k8s.io_ClusterRoleBinding", "x_a_apps_Deployment"}; !slices.Equal(ids, want) {
+		t.Errorf("found are %v, want %v", ids, want)
+	}
+	s.refuses["GET deployments"] = apierrors.NewInternalError(errors.New("the store does not answer"))
+	if got, err := a.Applied(t.Context()); err == nil {
+		t.Errorf("what cannot be listed is taken for gone: %v", got)
+	}
+}
+
 // TestLostWithNamespace: which kinds hold a Namespace.
 func TestLostWithNamespace(t *testing.T) {
 	resource := func(kind string, namespaced bool, verbs ...string) metav1.APIResource {
