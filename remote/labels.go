@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -53,6 +54,24 @@ func byOwner(s *metav1.LabelSelector) bool {
 		}
 	}
 	return slices.ContainsFunc(s.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return selection.IsOwner(r.Key) })
+}
+
+// stays reports whether a layer that selects Clusters by who applied them counts as if it selected a child
+// whose Cluster is not here, as another tier manages it: nobody can tell who applied that one. What the
+// child has of the layer stands until the Cluster is back, as far as the labels go that the child has itself.
+func stays(layer *v1alpha1.Layer, child *v1alpha1.Child) bool {
+	all := &layer.Spec.ClusterSelector
+	if managedElsewhere(child) == nil || !byOwner(all) || !onRecord(entryOf(child, layer.Name)) {
+		return false
+	}
+	rest := &metav1.LabelSelector{
+		MatchLabels: selection.WithoutOwner(all.MatchLabels),
+		MatchExpressions: slices.DeleteFunc(slices.Clone(all.MatchExpressions), func(r metav1.LabelSelectorRequirement) bool {
+			return selection.IsOwner(r.Key)
+		}),
+	}
+	selector, err := metav1.LabelSelectorAsSelector(rest)
+	return err == nil && selector.Matches(labels.Set(child.Labels))
 }
 
 // selectorsOf are those of Rollouts, with those of their waves.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -108,5 +109,58 @@ func TestSelectedByOwner(t *testing.T) {
 	layer := s.reconcile(t)
 	if layer.Status.Children.Total != 2 || grantedOf(layer) != 0 {
 		t.Errorf("%d children are counted, %d are let go: %+v", layer.Status.Children.Total, grantedOf(layer), readyOf(layer))
+	}
+}
+
+// TestStaysElsewhere: where another tier manages a Cluster, a layer that selects Clusters by who applied them has what it
+// had there: it is neither counted as one that leaves, nor does the Child say that it no longer selects it.
+func TestStaysElsewhere(t *testing.T) {
+	const owner = "kustomize.toolkit.fluxcd.io/name"
+	by := func(more map[string]string) *v1alpha1.Layer {
+		layer := layerOn("app")
+		layer.Spec.DeletionPolicy = v1alpha1.DeletionDelete
+		layer.Spec.ClusterSelector = metav1.LabelSelector{MatchLabels: more, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: owner, Operator: metav1.LabelSelectorOpIn, Values: []string{"prod"}}}}
+		return layer
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		layer  *v1alpha1.Layer
+		here   bool
+		had    int32
+		stays  bool
+	}{
+		"Elsewhere": {"who applied the Cluster is not known here", by(nil), false, 12, true},
+		"And":       {"and it has the other labels", by(map[string]string{"site": "here"}), false, 12, true},
+		"Left":      {"the child lacks another label by now", by(map[string]string{"site": "there"}), false, 12, false},
+		"Never":     {"it never had the layer", by(nil), false, 0, false},
+		"Here":      {"the Cluster is here, and somebody else applied it", by(nil), true, 12, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := newPaced(time.Minute)
+			of.Client = fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(tc.layer).Build()
+			of.child.Namespace, of.child.Labels = "fleet", map[string]string{"site": "here"}
+			of.labels = of.child.Labels
+			of.child.Status.Layers = []v1alpha1.ChildLayer{{Name: "app", Ready: true, Objects: tc.had}}
+			if !tc.here {
+				of.condition(v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonManagedElsewhere, "another tier")
+			}
+			selected, err := of.selected(t.Context())
+			if err != nil || (len(selected) == 1) != tc.stays {
+				t.Errorf("%s: selected are %v, %v", tc.reason, selected, err)
+			}
+			children := []v1alpha1.Child{*of.child}
+			for _, h := range holdersOf(tc.layer, children) {
+				if h.Leaves == tc.stays {
+					t.Errorf("%s: it leaves: %t", tc.reason, h.Leaves)
+				}
+			}
+			if takes := (&moved{layer: tc.layer}).takes(of.child); takes != tc.stays {
+				t.Errorf("%s: its Rollout takes it: %t", tc.reason, takes)
+			}
+			summarize(tc.layer, children, aims{})
+			if counted := tc.layer.Status.Children; (counted.Total == 1) != tc.stays || counted.Elsewhere != counted.Total {
+				t.Errorf("%s: counted are %+v", tc.reason, counted)
+			}
+		})
 	}
 }

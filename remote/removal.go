@@ -55,7 +55,7 @@ func holdersOf(layer *v1alpha1.Layer, children []v1alpha1.Child) []plan.Holder {
 		}
 		holders = append(holders, plan.Holder{
 			Name: child.Name, UID: child.UID,
-			Leaves: !layer.DeletionTimestamp.IsZero() || err == nil && !selector.Matches(labels.Set(child.Labels)),
+			Leaves: !layer.DeletionTimestamp.IsZero() || err == nil && !selector.Matches(labels.Set(child.Labels)) && !stays(layer, child),
 		})
 	}
 	return holders

@@ -133,7 +133,7 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 	selector, unknown := selectorOf(layer)
 	for i := range children {
 		child := &children[i]
-		if unknown != nil && entryOf(child, layer.Name) == nil || unknown == nil && !selector.Matches(labels.Set(child.Labels)) {
+		if unknown != nil && entryOf(child, layer.Name) == nil || unknown == nil && !selector.Matches(labels.Set(child.Labels)) && !stays(layer, child) {
 			continue
 		}
 		counts.Total++

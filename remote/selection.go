@@ -52,7 +52,7 @@ func Selects(layer *v1alpha1.Layer, of map[string]string) (bool, error) {
 // is neither nobody nor everybody.
 func Concerns(layer *v1alpha1.Layer, child *v1alpha1.Child, of map[string]string) bool {
 	is, err := Selects(layer, of)
-	return is || err != nil && entryOf(child, layer.Name) != nil
+	return is || err != nil && entryOf(child, layer.Name) != nil || err == nil && stays(layer, child)
 }
 
 // selectorOf is the selector of a layer.
