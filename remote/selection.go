@@ -49,8 +49,7 @@ func Selects(layer *v1alpha1.Layer, of map[string]string) (bool, error) {
 
 // Concerns reports whether a child with these labels is one of a layer's: one that it selects. While
 // its selector cannot be used, or goes by who applied a Cluster that is elsewhere, they are those that have
-// it on record, which keep it as it is. Unknown
-// is neither nobody nor everybody.
+// it on record, which keep it as it is. Unknown is neither nobody nor everybody.
 func Concerns(layer *v1alpha1.Layer, child *v1alpha1.Child, of map[string]string) bool {
 	is, err := Selects(layer, of)
 	return is || err != nil && entryOf(child, layer.Name) != nil || err == nil && stays(layer, child)

@@ -26,6 +26,7 @@ import (
 func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	r.conflicts(run)
 	if run.rendering == nil {
+		run.known.completes(run)
 		return nil
 	}
 	obj := run.Obj
@@ -56,7 +57,11 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	var unrecorded *apply.RecordError
 	run.known.synced(run, !errors.As(err, &unrecorded), final, r.sweepAt(run.start))
 	r.tell(run, sync)
-	r.noteComposition(run, err == nil && !sync.Creation.Blocked())
+	complete := err == nil && !sync.Creation.Blocked()
+	if complete {
+		run.known.completes(run)
+	}
+	r.noteComposition(run, complete)
 	if unrecorded != nil && apierrors.IsConflict(unrecorded) {
 		// The spec was changed while it was reconciled, which is no failure: the change
 		// wakes the next reconcile.

@@ -204,7 +204,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		}
 	}
 	for cluster := range next.declares {
-		if applied := run.composed.appliedAt(cluster, cmp.Or(run.governed.unpinned[cluster], run.Obj.Status.LastAppliedRevision)); complete && applied != "" {
+		if applied := run.composed.appliedAt(cluster, cmp.Or(run.governed.unpinned[cluster], run.governed.whole)); complete && applied != "" {
 			next.applied[cluster] = applied
 		}
 	}

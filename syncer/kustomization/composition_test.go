@@ -180,6 +180,80 @@ func TestReleasesIn(t *testing.T) {
 	}
 }
 
+// TestTakenIn: what Clusters have before their Rollout gives them anything is what was applied completely last,
+// whatever became of its health.
+func TestTakenIn(t *testing.T) {
+	const r0, r1, r2, r3 = "main@sha1:0", "main@sha1:1", "main@sha1:2", "main@sha1:3"
+	failed, healthy, ill := meta.ReconciliationFailedReason, meta.ReconciliationSucceededReason, meta.HealthCheckFailedReason
+	for name, tc := range map[string]struct {
+		reason  string
+		applied string
+		// history is of attempts without a Rollout, the last one first, as revision and status.
+		history []string
+		// heeded are attempts with the Rollout after these.
+		heeded []string
+		// ours is what this process applied without one, with nothing on record of it.
+		ours string
+		want string
+	}{
+		"Healthy":      {reason: "the last one was healthy", applied: r1, history: []string{r1, healthy}, want: r1},
+		"Unhealthy":    {reason: "all Clusters have what does not become healthy", applied: r1, history: []string{r2, ill, r1, healthy}, want: r2},
+		"NeverHealthy": {reason: "nothing was healthy yet", history: []string{r1, ill}, want: r1},
+		"Part":         {reason: "not all of them have what was applied in part", applied: r1, history: []string{r2, failed, r1, healthy}, want: r1},
+		"PartAfter":    {reason: "nor what came after one that did not become healthy", applied: r0, history: []string{r2, failed, r1, ill, r0, healthy}, want: r1},
+		"Waits":        {reason: "while the Rollout has given nothing, the newest is not theirs", applied: r0, history: []string{r1, ill, r0, healthy}, heeded: []string{r2, ill}, want: r1},
+		"Given":        {reason: "what a Rollout gave all of them came after", applied: r1, history: []string{r0, ill}, heeded: []string{r2, ill, r1, healthy}, want: r1},
+		"Awaited":      {reason: "health is waited for, of which nothing is on record", applied: r1, history: []string{r1, healthy}, ours: r2, want: r2},
+		"None":         {reason: "nothing is known to be applied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("a")
+			r.cluster("a", "")
+			s := r.take(func(k *kustomizev1.Kustomization) {
+				k.Status.Inventory = refs(entriesOf("a"))
+				k.Status.LastAppliedRevision, k.Status.LastAttemptedRevision = tc.applied, r2
+				record := func(list []string, heeded bool) {
+					for i := len(list) - 2; i >= 0; i -= 2 {
+						status.RecordAttempt(&k.Status.History, status.Attempt{Digest: "sha256:" + list[i], Status: list[i+1], Revision: list[i], Rollouts: heeded})
+					}
+				}
+				record(tc.history, false)
+				record(tc.heeded, true)
+			})
+			if tc.ours != "" {
+				s.snapshot = fleetOf(t, tc.ours, "a=v1.35.0")
+				s.run.known.completes(s.run)
+			}
+			if end := s.composes(t, fleetOf(t, r3, "a=v1.36.0")); end != nil {
+				t.Fatalf("%s: it ended as %+v", tc.reason, end)
+			}
+			s.noteComposition(s.run, true)
+			a := types.NamespacedName{Namespace: "apps", Name: "a"}
+			if got := s.Composed(s.name()).Applied(a); got != tc.want {
+				t.Fatalf("%s: the Cluster is taken in at %q, want %q", tc.reason, got, tc.want)
+			}
+			// It goes on record, and then nothing changes before a run begins.
+			child := &v1alpha1.Child{}
+			if err := s.client.Get(t.Context(), a, child); err != nil {
+				t.Fatal(err)
+			}
+			child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: tc.want}, Result: v1alpha1.ResultSucceeded}}
+			if tc.want == "" {
+				return
+			}
+			s.updates(t, child)
+			if end := s.composes(t, fleetOf(t, r3, "a=v1.36.0"), fleetOf(t, tc.want, "a=v1.35.0")); end != nil {
+				t.Fatalf("%s: it ended as %+v", tc.reason, end)
+			}
+			if !strings.Contains(s.applies(), "Cluster/a at "+tc.want) {
+				t.Errorf("%s: what is applied is %s, held for %+v", tc.reason, s.applies(), s.composed.held)
+			}
+		})
+	}
+}
+
 // TestUnpinned: what a version without Rollouts applied of a Cluster, past its pin, stays until the
 // Rollout goes on from there. Each other Cluster is composed at its pin.
 func TestUnpinned(t *testing.T) {
@@ -203,6 +277,7 @@ func TestUnpinned(t *testing.T) {
 		// recorded is what the last attempt that was recorded tried, if that is not what was applied, and rolling
 		// what is being applied since.
 		recorded, rolling string
+		status            string
 		// adopted: the Cluster was taken in with its pin, and past: it came past the Rollout before. ours: this process
 		// applies r2, and waits for its first objects.
 		adopted, past, ours bool
@@ -213,7 +288,8 @@ func TestUnpinned(t *testing.T) {
 		"CutOffLater":   {reason: "it ended while it waited for what it applied after another one", result: v1alpha1.ResultSucceeded, applied: "main@sha1:0", rolling: r2, want: true},
 		"CutOffMarked":  {reason: "this version ended in between", result: v1alpha1.ResultSucceeded, applied: r1, mark: r1, rolling: r2, heeded: true},
 		"Taken":         {reason: "this version ended in between, after the Rollout had taken what was there", result: v1alpha1.ResultSucceeded, applied: r1, rolling: r2, past: true},
-		"AdoptedEarly":  {reason: "the Rollout came while something was applied, which all Clusters are not known to have", result: v1alpha1.ResultSucceeded, applied: r1, recorded: r2, rolling: r3, adopted: true},
+		"AdoptedEarly":  {reason: "the Rollout came while something was applied, which all Clusters are not known to have", result: v1alpha1.ResultSucceeded, applied: r1, recorded: r2, status: meta.ReconciliationFailedReason, rolling: r3, adopted: true},
+		"AdoptedBefore": {reason: "the Rollout took it in, and all of the newest was applied of it after that, and does not get healthy", result: v1alpha1.ResultSucceeded, applied: r1, recorded: r2, adopted: true, want: true},
 		"OwnStage":      {reason: "it was created without a pin, and not applied with one yet", result: v1alpha1.ResultSucceeded, applied: r1, heeded: true, had: &v1alpha1.RolloutRevision{Revision: r1}, ours: true},
 		"Mended":        {reason: "it failed at its pin, and has what mended that", result: v1alpha1.ResultFailed, applied: r2, had: &v1alpha1.RolloutRevision{Revision: "main@sha1:0"}, want: true},
 		"Earlier":       {reason: "it has no mark, and another revision was applied", result: v1alpha1.ResultSucceeded, applied: r2, want: true},
@@ -249,6 +325,9 @@ func TestUnpinned(t *testing.T) {
 				last := status.Attempt{Digest: "sha256:x", Status: meta.ReconciliationSucceededReason, Revision: tc.applied, Rollouts: tc.heeded}
 				if tc.recorded != "" {
 					last.Status, last.Revision = meta.HealthCheckFailedReason, tc.recorded
+					if tc.status != "" {
+						last.Status = tc.status
+					}
 					k.Status.LastAttemptedRevision = tc.recorded
 				}
 				status.RecordAttempt(&k.Status.History, last)

@@ -47,6 +47,8 @@ type governed struct {
 	// process was applying that, and ended.
 	unpinned map[types.NamespacedName]string
 	cutOff   bool
+	// whole is what was applied completely last by who heeded no Rollouts: what a Cluster has that was given nothing yet.
+	whole    string
 	releases compose.Releases
 	// marked are HelmReleases that say which revision a Rollout let them have.
 	marked map[types.NamespacedName]bool
@@ -101,7 +103,8 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	if good := rollouts[0].Status.LastGood; good != nil {
 		g.good = good.Revision
 	}
-	g.cutOff = cutOff(obj) && !r.known.sofar(client.ObjectKeyFromObject(obj)).hasAttempted(obj.Status.LastAttemptedRevision)
+	known := r.known.sofar(client.ObjectKeyFromObject(obj))
+	g.cutOff, g.whole = cutOff(obj) && !known.hasAttempted(obj.Status.LastAttemptedRevision), cmp.Or(known.wholly(), wholly(&obj.Status))
 	for i := range children.Items {
 		child := &children.Items[i]
 		name := types.NamespacedName{Namespace: child.Namespace, Name: child.Name}
@@ -148,13 +151,32 @@ func (g *governed) unheeded(obj *kustomizev1.Kustomization, pin *v1alpha1.ChildR
 		if status.HeededRollouts(s.History) {
 			return ""
 		}
-		return s.LastAppliedRevision
+		return g.whole
 	case g.cutOff && !pin.Past:
 		return s.LastAttemptedRevision
 	case status.HeededRollouts(s.History):
 		return ""
 	}
 	return status.RevisionOf(latest)
+}
+
+// wholly is the revision that was applied completely last by who heeded no Rollouts, as the status has it.
+// Whether it became healthy, for which lastAppliedRevision waits, is no matter: Clusters have it.
+func wholly(s *kustomizev1.KustomizationStatus) string {
+	h := s.History
+	for ; status.HeededRollouts(h); h = h[1:] {
+		if status.RevisionOf(&h[0]) == s.LastAppliedRevision {
+			return s.LastAppliedRevision // nobody waited any more for what a Rollout gives it
+		}
+	}
+	for ; len(h) > 0 && !status.HeededRollouts(h); h = h[1:] {
+		switch h[0].LastReconciledStatus {
+		case meta.ReconciliationFailedReason, meta.BuildFailedReason, meta.ProgressingReason:
+		default:
+			return status.RevisionOf(&h[0])
+		}
+	}
+	return s.LastAppliedRevision
 }
 
 // cutOff reports whether nothing is recorded of an attempt that has begun, while objects of another revision than that of

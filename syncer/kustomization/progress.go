@@ -47,6 +47,9 @@ type progress struct {
 	sweep time.Time
 	// attempted is the revision that this process applies, or applied last.
 	attempted string
+	// whole is the revision that this process applied completely last without a Rollout; empty once Rollouts
+	// have given every Cluster one of its own.
+	whole string
 	// stage is since when an early stage is waited for; going, if it is the end of an object.
 	stage time.Time
 	going bool
@@ -441,6 +444,28 @@ func (p *progress) hasAttempted(revision string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.attempted == revision
+}
+
+// completes notes that all of what a run composed is in place.
+func (p *progress) completes(run *run) {
+	if run.governed.waits() {
+		return // it is not of those that were given nothing yet
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.whole = ""; run.governed == nil {
+		p.whole = run.snapshot.Revision
+	}
+}
+
+// wholly is what this process applied completely last without a Rollout; empty if it is not known to have.
+func (p *progress) wholly() string {
+	if p == nil {
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.whole
 }
 
 // stageSince is since when an early stage is waited for, or the end of objects that are going.
