@@ -19,7 +19,10 @@ type applied struct {
 	refusal     string
 	refused     error
 	unpinned    bool
+	complete    bool
 }
+
+func (a applied) Complete() bool { return a.complete }
 
 func (a applied) Applied(types.NamespacedName) string                      { return a.revision }
 func (a applied) Unpinned(types.NamespacedName) bool                       { return a.unpinned }
@@ -63,6 +66,31 @@ func TestClustersOfAComposition(t *testing.T) {
 		if c.Unreachable.IsZero() != tt.reached || c.Healthy != tt.healthy || c.Ready != tt.ready || !c.Known || c.Has.Revision != tt.applied || c.Unpinned == tt.ready {
 			t.Errorf("%s: %+v", tt.reason, c)
 		}
+	}
+}
+
+// TestUnknownCluster: a Cluster of which nobody knows what it has, nor will, gets its first revision in its wave.
+func TestUnknownCluster(t *testing.T) {
+	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "a"}}}
+	for name, tc := range map[string]struct {
+		reason   string
+		composed applied
+		known    bool
+		has      string
+	}{
+		"NotYet":  {"nothing was applied completely yet", applied{}, false, ""},
+		"Never":   {"all of it was, and that tells nothing of a Cluster that waits for its first revision", applied{complete: true}, true, ""},
+		"Applied": {"it has what was applied", applied{revision: "main@sha1:1"}, true, "main@sha1:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			m := &moved{spec: &o.Spec, composed: tc.composed}
+			c := m.cluster(o, child, nil)
+			m.ofComposition(t.Context(), child, nil, &c)
+			if has := c.Has; c.Known != tc.known || (has != nil) != (tc.has != "") || has != nil && has.Revision != tc.has || c.New {
+				t.Errorf("%s: %+v", tc.reason, c)
+			}
+		})
 	}
 }
 

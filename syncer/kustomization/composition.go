@@ -46,6 +46,8 @@ type composition struct {
 	applied map[types.NamespacedName]string
 	// unpinned Clusters have what was applied past their Rollout, with its revision.
 	unpinned map[types.NamespacedName]string
+	// complete: all that was composed has been applied once since this process began.
+	complete bool
 	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
 	releases map[types.NamespacedName][]types.NamespacedName
 }
@@ -114,6 +116,10 @@ func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.sta
 // known.
 func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
 
+// Complete reports whether all that was composed has been applied since this process began: what is not known by
+// then of what a Cluster has, nobody knows.
+func (c *Composition) Complete() bool { return c.state.complete }
+
 // Unpinned reports whether that was applied past the Cluster's pin, as by a version that knows no Rollouts.
 func (c *Composition) Unpinned(cluster types.NamespacedName) bool {
 	return c.state.unpinned[cluster] != ""
@@ -175,7 +181,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	next := composition{
 		source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
-		unpinned: run.governed.unpinned, releases: map[types.NamespacedName][]types.NamespacedName{},
+		unpinned: run.governed.unpinned, complete: complete, releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
 		versions := map[types.NamespacedName]string{}
@@ -198,13 +204,22 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	run.known.mu.Lock()
 	if before := run.known.composition; before != nil {
 		maps.Copy(next.applied, before.applied)
+		next.complete = complete || before.complete
 		// What many would go back to is judged also when no Cluster has it any more.
 		if good, known := before.versions[f.Good]; known && next.versions[f.Good] == nil {
 			next.versions[f.Good] = good
 		}
 	}
 	for cluster := range next.declares {
-		if applied := run.composed.appliedAt(cluster, cmp.Or(run.governed.unpinned[cluster], run.governed.whole)); complete && applied != "" {
+		applied := ""
+		if run.composed.held[cluster].reason == v1alpha1.ReasonRolloutPending {
+			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
+			mark, _ := r.markOf(cluster, run.governed)
+			applied = cmp.Or(run.governed.unpinned[cluster], mark, next.applied[cluster], run.governed.whole)
+		} else if complete {
+			applied = run.composed.appliedAt(cluster)
+		}
+		if applied != "" {
 			next.applied[cluster] = applied
 		}
 	}
@@ -217,13 +232,9 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 }
 
 // appliedAt is the revision at which all of a Cluster is in place after its composition was
-// applied; empty if that is what it was before. before is what was applied of it last before a
-// Rollout came, or past that: what a Cluster has that waits for its first revision, or for its Rollout to go on.
-func (c *composed) appliedAt(cluster types.NamespacedName, before string) string {
-	if h, held := c.held[cluster]; held {
-		if h.reason == v1alpha1.ReasonRolloutPending {
-			return before
-		}
+// applied; empty if that is what it was before.
+func (c *composed) appliedAt(cluster types.NamespacedName) string {
+	if _, held := c.held[cluster]; held {
 		return ""
 	}
 	if c.late[cluster] {

@@ -254,6 +254,76 @@ func TestTakenIn(t *testing.T) {
 	}
 }
 
+// TestTakenInByMark: a Cluster whose pin is gone, as its Rollout has another name now or its Child was deleted, is taken
+// in at what it has: what the last Rollout let it have, and not what was composed last of others.
+func TestTakenInByMark(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	for name, tc := range map[string]struct {
+		reason string
+		mark   string
+		// release makes the Cluster, and has the mark.
+		release bool
+		// lost: this process applied it at its pin, which it lost since.
+		lost bool
+		// incomplete: something else cannot be applied.
+		incomplete bool
+		want       string
+	}{
+		"Marked":     {reason: "it is marked", mark: r1, want: r1},
+		"Release":    {reason: "the HelmRelease that makes it is", mark: r1, release: true, want: r1},
+		"Lost":       {reason: "this process applied it at its pin", lost: true, want: r1},
+		"Incomplete": {reason: "nothing of it is touched, whatever becomes of others", mark: r1, incomplete: true, want: r1},
+		"Unmarked":   {reason: "it had the newest before a Rollout came", want: r2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("new", nil)
+			r.child("a", "old="+r1)
+			if tc.lost {
+				r.child("a", "new="+r1)
+				r.objects = slices.Delete(r.objects, 1, 2)
+			}
+			u := r.cluster("a", "")
+			if tc.release {
+				h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "clusters", Annotations: map[string]string{v1alpha1.RolloutRevisionAnnotation: tc.mark}}}
+				h.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: "apps_a_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}
+				r.objects = append(r.objects, h)
+			} else if tc.mark != "" {
+				u.SetAnnotations(map[string]string{v1alpha1.RolloutRevisionAnnotation: tc.mark})
+			}
+			s := r.take(func(k *kustomizev1.Kustomization) {
+				k.Status.Inventory = refs(entriesOf("a"))
+				k.Status.LastAppliedRevision, k.Status.LastAttemptedRevision = r2, r2
+				status.RecordAttempt(&k.Status.History, status.Attempt{Digest: "sha256:x", Status: meta.ReconciliationSucceededReason, Revision: r2, Rollouts: true})
+			})
+			a := types.NamespacedName{Namespace: "apps", Name: "a"}
+			compose := func(complete bool) {
+				t.Helper()
+				if end := s.composes(t, fleetOf(t, r2, "a=v1.36.0"), fleetOf(t, r1, "a=v1.35.0")); end != nil {
+					t.Fatalf("%s: it ended as %+v", tc.reason, end)
+				}
+				s.noteComposition(s.run, complete)
+			}
+			compose(!tc.incomplete)
+			if tc.lost {
+				child := &v1alpha1.Child{}
+				if err := s.client.Get(t.Context(), a, child); err != nil {
+					t.Fatal(err)
+				}
+				child.Status.Rollouts = nil
+				s.updates(t, child)
+				compose(true)
+			}
+			if h := s.composed.held[a]; h.reason != v1alpha1.ReasonRolloutPending {
+				t.Fatalf("%s: it is held for %+v", tc.reason, h)
+			}
+			if got := s.Composed(s.name()).Applied(a); got != tc.want || s.Composed(s.name()).Complete() == tc.incomplete {
+				t.Errorf("%s: the Cluster is taken in at %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 // TestUnpinned: what a version without Rollouts applied of a Cluster, past its pin, stays until the
 // Rollout goes on from there. Each other Cluster is composed at its pin.
 func TestUnpinned(t *testing.T) {

@@ -50,8 +50,8 @@ type governed struct {
 	// whole is what was applied completely last by who heeded no Rollouts: what a Cluster has that was given nothing yet.
 	whole    string
 	releases compose.Releases
-	// marked are HelmReleases that say which revision a Rollout let them have.
-	marked map[types.NamespacedName]bool
+	// marks of HelmReleases say which revision a Rollout let them have.
+	marks map[types.NamespacedName]string
 	// good is the revision that passed all waves of the Rollout last.
 	good string
 	// id identifies all of it.
@@ -97,7 +97,7 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 		return nil, fmt.Errorf("cannot list Children: %w", err)
 	}
 	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}, unpinned: map[types.NamespacedName]string{}}
-	if g.releases, g.marked, err = r.releasesIn(ctx, obj.Namespace); err != nil {
+	if g.releases, g.marks, err = r.releasesIn(ctx, obj.Namespace); err != nil {
 		return nil, err
 	}
 	if good := rollouts[0].Status.LastGood; good != nil {
@@ -195,16 +195,29 @@ func cutOff(obj *kustomizev1.Kustomization) bool {
 // which that version takes away. A HelmRelease of several Clusters has no mark if they differ, and
 // tells nothing.
 func (r *Reconciler) unpinned(cluster types.NamespacedName, pin *v1alpha1.ChildRollout, has string, g *governed) bool {
-	if !rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has, Image: pin.Image}) || r.Clusters == nil {
+	if !rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has, Image: pin.Image}) {
 		return false
+	}
+	mark, tells := r.markOf(cluster, g)
+	return tells && mark == ""
+}
+
+// markOf is the revision that is marked on a Cluster, or on the HelmRelease that makes it, as what a Rollout let it
+// have. tells is false where neither would say so.
+func (r *Reconciler) markOf(cluster types.NamespacedName, g *governed) (mark string, tells bool) {
+	if r.Clusters == nil {
+		return "", false
 	}
 	for release, made := range g.releases.Made {
 		if slices.Contains(made, cluster) {
-			return len(made) == 1 && !g.marked[release]
+			return g.marks[release], len(made) == 1
 		}
 	}
 	u, ok := r.Clusters.Get(cluster)
-	return ok && u.GetAnnotations()[v1alpha1.RolloutRevisionAnnotation] == ""
+	if !ok {
+		return "", false
+	}
+	return u.GetAnnotations()[v1alpha1.RolloutRevisionAnnotation], true
 }
 
 // labelsOf are the labels by which Rollouts select a Child, which is how they take clusters for their own. What
@@ -263,24 +276,24 @@ func (r *Reconciler) childless(obj *kustomizev1.Kustomization, rollouts []v1alph
 	return nil
 }
 
-// releasesIn are the Clusters that the HelmReleases of a namespace make here. marked are those that
-// say which revision a Rollout let them have.
-func (r *Reconciler) releasesIn(ctx context.Context, namespace string) (releases compose.Releases, marked map[types.NamespacedName]bool, err error) {
+// releasesIn are the Clusters that the HelmReleases of a namespace make here. marks say which revision a
+// Rollout let them have.
+func (r *Reconciler) releasesIn(ctx context.Context, namespace string) (releases compose.Releases, marks map[types.NamespacedName]string, err error) {
 	releases = compose.Releases{Made: map[types.NamespacedName][]types.NamespacedName{}, Known: map[types.NamespacedName]bool{}}
-	marked = map[types.NamespacedName]bool{}
+	marks = map[types.NamespacedName]string{}
 	list := &helmv2.HelmReleaseList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		if apimeta.IsNoMatchError(err) {
-			return releases, marked, nil
+			return releases, marks, nil
 		}
-		return releases, marked, fmt.Errorf("cannot list HelmReleases: %w", err)
+		return releases, marks, fmt.Errorf("cannot list HelmReleases: %w", err)
 	}
 	for i := range list.Items {
 		h := &list.Items[i]
 		releases.Add(h)
-		marked[client.ObjectKeyFromObject(h)] = h.Annotations[v1alpha1.RolloutRevisionAnnotation] != ""
+		marks[client.ObjectKeyFromObject(h)] = h.Annotations[v1alpha1.RolloutRevisionAnnotation]
 	}
-	return releases, marked, nil
+	return releases, marks, nil
 }
 
 func byName(a, b types.NamespacedName) int {
