@@ -252,10 +252,10 @@ func (s *seeding) state(rec *record.Record) record.State {
 }
 
 // attempting is what the record says was tried last while a rendering is sent. A revert to what was
-// applied before leaves there what was tried since: the layer is not in place before all is sent.
+// applied before leaves there the digest of what was tried since: the layer is not in place before all is sent.
 func attempting(rec *record.Record, state record.State) record.State {
 	if since := rec.Attempted; since.Digest != "" && since.Digest != state.Digest && state.Digest == rec.Applied.Digest {
-		return since
+		return record.State{Revision: state.Revision, Digest: since.Digest}
 	}
 	return state
 }

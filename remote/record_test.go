@@ -48,7 +48,7 @@ func TestAttempting(t *testing.T) {
 		"Same":         {"it is in place", first, first, first, first},
 		"Other":        {"it is another", first, first, second, second},
 		"Again":        {"the last push did not end", second, first, second, second},
-		"Reverted":     {"of another one a part was sent since", second, first, third, second},
+		"Reverted":     {"of another one a part was sent since, and this is sent now", second, first, third, record.State{Revision: "main@sha1:3", Digest: "sha256:b"}},
 		"NotAttempted": {"an earlier version did not agree on what was applied", record.State{}, first, third, third},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -218,8 +218,9 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 		return
 	}
 	// What an entry says of a child that this process has not asked yet is on record there.
-	c.Known = entry.Revision != "" || entry.Digest != "" || entry.Reason == v1alpha1.ReasonRolloutPending
-	if entry.Digest != "" || entry.Revision != "" {
+	sent := entry.Revision != "" || entry.Digest != "" || entry.LastAttemptedDigest != ""
+	c.Known = sent || entry.Reason == v1alpha1.ReasonRolloutPending
+	if sent {
 		c.Has = &v1alpha1.RolloutRevision{Revision: sentOf(entry), Image: entry.AgentImage}
 		switch {
 		case entry.AgentImage != "" || m.image == "":

@@ -361,7 +361,11 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		AlwaysRecord: true,
 		Record: func(ctx context.Context, entries []inventory.Entry) error {
 			rec.Inventory, rec.Attempted, rec.Pinned = entries, tried, s.let()
-			return s.putRecord(ctx, rec, entry, parent)
+			if err := s.putRecord(ctx, rec, entry, parent); err != nil {
+				return err
+			}
+			entry.LastAttemptedRevision = s.revision()
+			return nil
 		},
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		FirstSync: firstSync,
@@ -378,7 +382,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	s.touched, s.progressed = res.Touched, len(res.Touched) > 0
 	s.advance(phases, s.rendered.digest, res)
 	// What was refused is tried again alone.
-	s.notes.sent, entry.LastAttemptedRevision = res.Sent, s.revision()
+	s.notes.sent = res.Sent
 	if err = mask.Error(err, s.sensitive); err != nil {
 		if err = s.failure(err); reason.Of(err) == v1alpha1.ReasonAgentNotReady && entry.Reason == v1alpha1.ReasonAgentNotReady && s.Now().Sub(entry.Since.Time) >= startingFor {
 			err = s.hindered(ctx, s.session, err)

@@ -125,24 +125,49 @@ func TestUnpinned(t *testing.T) {
 // of it: nothing else is brought without a run, and the agent began nothing past the Rollout.
 func TestTakenInPart(t *testing.T) {
 	base := rolloutNamed("base", movesLayer("base"))
-	f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
-	f.children.Now = func() time.Time { return start.Time }
-	s := f.on(0)
-	s.notes, s.governing = &layerNotes{}, rollout.Governing{base}
-	s.run.notes = &notes{began: start.Time}
-	entry := &v1alpha1.ChildLayer{Name: "base", Reason: v1alpha1.ReasonRolloutPending, Revision: "r1", Digest: "sha256:of-r1", LastAttemptedRevision: "r2", LastAttemptedDigest: "sha256:of-r2"}
-	s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
-	has := (&moved{layer: f.layer}).cluster(base, s.child, nil).Has
-	if has == nil || *has != (v1alpha1.RolloutRevision{Revision: "r2"}) {
-		t.Fatalf("it has %+v, want what was sent last", has)
+	at := func(revision, digest string) record.State {
+		return record.State{Revision: revision, Digest: "sha256:" + digest}
 	}
-	pin := pinTo("base", has.Revision, "")
-	pin.Run, pin.Had, pin.Result = 0, has, v1alpha1.ResultUnproven
-	s.child.Status.Rollouts, s.pin = []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
-	s.snapshot, s.rendered = &source.Snapshot{Revision: "r2"}, &rendered{digest: "sha256:of-r2"}
-	rec := &record.Record{Layer: s.key(), Applied: record.State{Revision: "r1", Digest: "sha256:of-r1"}, Attempted: record.State{Revision: "r2", Digest: "sha256:of-r2"}}
-	if err := s.look(t.Context(), rec, entry); err != nil || entry.Past != "" {
-		t.Errorf("look() = %v, and the status says %+v", err, entry)
+	for name, tc := range map[string]struct {
+		reason        string
+		applied, part record.State
+		// then is what was sent after the part, in part.
+		then record.State
+		want record.State
+	}{
+		"Newer":    {"a part of the newest was sent", at("r1", "1"), at("r2", "2"), record.State{}, at("r2", "2")},
+		"First":    {"and nothing before that", record.State{}, at("r1", "1"), record.State{}, at("r1", "1")},
+		"Reverted": {"it was taken back, and the child refused a part of that, too", at("r1", "1"), at("r2", "2"), at("r3", "1"), at("r3", "1")},
+		"Another":  {"another one came after it", at("r1", "1"), at("r2", "2"), at("r3", "3"), at("r3", "3")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+			f.children.Now = func() time.Time { return start.Time }
+			s := f.on(0)
+			s.notes, s.governing = &layerNotes{}, rollout.Governing{base}
+			s.run.notes = &notes{began: start.Time}
+			rec := &record.Record{Layer: s.key(), Applied: tc.applied, Attempted: tc.part}
+			if tc.then.Digest != "" {
+				rec.Attempted = attempting(rec, tc.then)
+			}
+			entry := &v1alpha1.ChildLayer{Name: "base", Reason: v1alpha1.ReasonRolloutPending}
+			noteRecord(entry, rec)
+			s.child.Status.Layers = []v1alpha1.ChildLayer{*entry}
+			c := (&moved{layer: f.layer}).cluster(base, s.child, nil)
+			if c.Has == nil || *c.Has != (v1alpha1.RolloutRevision{Revision: tc.want.Revision}) || c.New || !c.Known {
+				t.Fatalf("%s: it has %+v, new: %t, want what was sent last", tc.reason, c.Has, c.New)
+			}
+			pin := pinTo("base", c.Has.Revision, "")
+			pin.Run, pin.Had, pin.Result = 0, c.Has, v1alpha1.ResultUnproven
+			s.child.Status.Rollouts, s.pin = []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
+			s.snapshot, s.rendered = &source.Snapshot{Revision: tc.want.Revision}, &rendered{digest: tc.want.Digest}
+			if err := s.look(t.Context(), rec, entry); err != nil || entry.Past != "" {
+				t.Errorf("%s: look() = %v, and the status says %+v", tc.reason, err, entry)
+			}
+			if rec.InPlace(tc.want.Digest) {
+				t.Errorf("%s: what was sent in part is in place", tc.reason)
+			}
+		})
 	}
 }
 
