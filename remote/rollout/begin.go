@@ -30,8 +30,9 @@ func (d *decision) due(m *member) *goal {
 	if good != nil {
 		proven = &goal{good.RolloutRevision, good.Run}
 	}
-	// Of two goals the later one stands: a cluster does not lose what a run in between gave it, or what it got past one.
-	older := proven != nil && (m.pin == nil || m.pin.Run < good.Run)
+	// Of two goals the later one stands: a cluster does not lose what a run in between gave it, or what it got past one,
+	// unless that was taken from all others while it was away.
+	older := proven != nil && (m.pin == nil || m.pin.Run < good.Run || d.takenBack(m))
 	switch {
 	case run == nil:
 		return nil
@@ -49,6 +50,14 @@ func (d *decision) due(m *member) *goal {
 		return proven
 	}
 	return nil
+}
+
+// takenBack reports whether a run that was reverted gave a cluster what it has: it could not be reached, or was
+// left alone, when that was taken back, and another run may have begun since.
+func (d *decision) takenBack(m *member) bool {
+	return m.pin != nil && !m.pin.Past && slices.ContainsFunc(d.status.History, func(h v1alpha1.RolloutHistory) bool {
+		return h.Phase == v1alpha1.RolloutReverted && h.Number == m.pin.Run && h.RolloutRevision == m.pin.RolloutRevision
+	})
 }
 
 // begin gives revisions to clusters while there are places.

@@ -264,7 +264,10 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		// Who is new, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
 		// What it runs is put on record by this very decision if nothing else is.
 		adopted := c.pin == nil || c.unpinned
-		back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && (c.pin != nil && c.pin.Revision == run.Revision || adopted && c.runs == run.Revision)
+		taken := c.pin != nil && !c.pin.Past && slices.ContainsFunc(d.Status.History, func(h v1alpha1.RolloutHistory) bool {
+			return h.Phase == v1alpha1.RolloutReverted && h.Number == c.pin.Run && h.Revision == c.pin.Revision
+		})
+		back := taken || run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && (c.pin != nil && c.pin.Revision == run.Revision || adopted && c.runs == run.Revision)
 		has := adopted && (c.facts().New || c.runs != "" && (c.runs == p.Revision || !c.well())) ||
 			c.pin != nil && (c.pin.Result != v1alpha1.ResultUpdating && f.ready[c.name] != c.pin.Revision || c.pin.Revision == p.Revision || f.overdue(c, run))
 		if c.rolling && !back && !has {
@@ -274,7 +277,7 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 			(c.pin != nil && c.pin.Revision == run.Revision || adopted && c.known && c.runs == run.Revision && c.takesPast()) {
 			return fmt.Errorf("%s lost %s for %s, while run %d proves it", c.name, run.Revision, p.Revision, run.Number)
 		}
-		if c.pin != nil && !c.unpinned && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted {
+		if c.pin != nil && !c.unpinned && c.pin.Run > p.Run && run.Phase != v1alpha1.RolloutReverting && run.Phase != v1alpha1.RolloutReverted && !taken {
 			return fmt.Errorf("%s lost %s of run %d for %s of run %d", c.name, c.pin.Revision, c.pin.Run, p.Revision, p.Run)
 		}
 		if c.pin != nil && c.pin.Revision == p.Revision && !c.pin.Blameless && p.Blameless && !c.unpinned {

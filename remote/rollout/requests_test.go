@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -14,6 +15,8 @@ import (
 // TestRequests: what a person asked of one run is not asked of the next, and of two requests that
 // exclude each other one stands.
 func TestRequests(t *testing.T) {
+	soaked := []v1alpha1.RolloutWave{wave("canary", 1, 0), wave("rest", 2, 0)}
+	soaked[0].Soak = &metav1.Duration{Duration: time.Hour}
 	tellAll(t, []tale{
 		{name: "abort and then revert", reason: "both stand in the annotations, and clusters go back", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
@@ -205,6 +208,38 @@ func TestRequests(t *testing.T) {
 			s.cluster("rest1").Rolling = ""
 			s.decide()
 			s.at(first, "rest1", "rest2")
+		}},
+		{name: "comes back after the revert, and another run has begun", reason: "what was taken from all is not brought to who was away", waves: soaked, clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(time.Hour)
+			s.decide()
+			s.takes(false, "rest2")
+			s.cluster("rest1").Unreachable = s.now
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			for range 3 {
+				s.takes(true, "canary1", "rest2")
+				s.decide()
+			}
+			s.commit(third)
+			s.decide()
+			s.at(second, "rest1")
+			s.at(third, "canary1")
+			s.cluster("rest1").Unreachable, s.cluster("rest1").Rolling = time.Time{}, v1alpha1.ReasonRollingOut
+			s.decide()
+			s.at(first, "rest1", "rest2")
+			s.takes(true, "canary1", "rest1")
+			s.decide()
+			s.after(time.Hour)
+			s.decide()
+			s.cluster("rest1").Rolling = ""
+			s.decide()
+			s.at(third, "canary1", "rest1", "rest2")
 		}},
 		{name: "a cluster cannot go back", reason: "a Kubernetes version goes back nowhere", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
 			s.spec.OnFailure = v1alpha1.FailureRevert

@@ -90,6 +90,13 @@ func (f *fleet) over(d rollout.Decision) error {
 		}
 		return fmt.Errorf("the run is %s at the end, held for %q", run.Phase, d.Hold.Reason)
 	case run.Phase != v1alpha1.RolloutCompleted:
+		for _, c := range f.clusters {
+			if p := c.pin; waveOf(f.spec.Waves, c) >= 0 && c.lost.IsZero() && !c.elsewhere && p != nil && !p.Past && good != nil && c.skip != good.Revision && slices.ContainsFunc(d.Status.History, func(h v1alpha1.RolloutHistory) bool {
+				return h.Phase == v1alpha1.RolloutReverted && h.Number == p.Run && h.Revision == p.Revision
+			}) {
+				return fmt.Errorf("%s has %+v at the end, which was taken back", c.name, p)
+			}
+		}
 		return nil
 	}
 	for _, c := range f.clusters {

@@ -124,7 +124,7 @@ func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 		return true
 	}
 	run := d.status.Run
-	back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision)
+	back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision) || d.takenBack(m)
 	return !back && !(m.pin == nil && m.New) && (m.pin == nil || !unproven(m.pin))
 }
 
