@@ -86,6 +86,11 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 	if pin == nil {
 		return
 	}
+	if applied == "" && (pin.Result == v1alpha1.ResultSucceeded || pin.Result == v1alpha1.ResultDegraded) && !m.composed.Unpinned(clusterOf(child)) {
+		// A process that began a moment ago, or in which something else cannot be applied, does not know. It was ready at
+		// its pin, with all of that, and is composed at no other one since.
+		applied = pin.Revision
+	}
 	if applied != pin.Revision {
 		// That the Kustomization holds what it was given was perhaps not known before it was.
 		if pin.Result == v1alpha1.ResultUpdating {

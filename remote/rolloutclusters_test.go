@@ -115,6 +115,10 @@ func TestOutstandingCluster(t *testing.T) {
 		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", refusal: "no"}, false, "", "no"},
 		"Held":        {"its Kustomization does not apply it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", refused: errors.New("no")}, false, "", "no"},
 		"HeldAll":     {"nor that of a Cluster of which nothing is known to be applied", v1alpha1.ResultUpdating, applied{refused: errors.New("no")}, false, "", "no"},
+		"Untold":      {"the agent began anew, and something else of the Kustomization cannot be applied", v1alpha1.ResultSucceeded, applied{outstanding: "not yet"}, true, "", ""},
+		"UntoldIll":   {"and it was not well for a while", v1alpha1.ResultDegraded, applied{outstanding: "not yet"}, false, "not yet", ""},
+		"UntoldGiven": {"what it was given is not known to be applied", v1alpha1.ResultUpdating, applied{}, false, "", ""},
+		"UntoldPast":  {"it got another one past the Rollout", v1alpha1.ResultSucceeded, applied{unpinned: true}, false, "", ""},
 		"HeldBefore":  {"which was found when it failed", v1alpha1.ResultFailed, applied{revision: "main@sha1:1", refused: errors.New("no")}, false, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
