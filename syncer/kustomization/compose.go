@@ -114,7 +114,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 		f.Held[name] = true
 	}
 	composition := compose.Compose(f)
-	mark(composition, f)
+	mark(composition, f, r.created(run, f))
 	run.composed.kept, run.composed.facts = composition.Kept, f
 	whole := len(run.governed.held) == 0
 	for _, pin := range f.Pins {
@@ -248,11 +248,22 @@ func (r *Reconciler) missing(key source.Key, revision string) hold {
 	return hold{v1alpha1.ReasonSourceNotReady, what + "which has not been fetched yet"}
 }
 
-// mark writes the revision that it may have on each pinned Cluster, and on each HelmRelease
+// created are Clusters that are declared and do not exist yet: the newest revision makes them. Whether a Rollout
+// governs them is not known before they are there.
+func (r *Reconciler) created(run *run, f compose.Facts) []types.NamespacedName {
+	if r.Clusters == nil {
+		return nil
+	}
+	return slices.DeleteFunc(f.Newest.Clusters(), func(name types.NamespacedName) bool {
+		return name.Namespace != run.Obj.Namespace || run.governed.releases.Known[name]
+	})
+}
+
+// mark writes the revision that it may have on each pinned Cluster, on each that is created, and on each HelmRelease
 // that makes one.
-func mark(composition compose.Composition, f compose.Facts) {
+func mark(composition compose.Composition, f compose.Facts, created []types.NamespacedName) {
 	revisions := map[string]string{}
-	for name, pin := range f.Pins {
+	for _, name := range slices.AppendSeq(created, maps.Keys(f.Pins)) {
 		from, _ := f.At(name)
 		if from == nil {
 			continue
@@ -262,11 +273,11 @@ func mark(composition compose.Composition, f compose.Facts) {
 			if !clusterapi.IsCluster(kind) && !compose.IsRelease(kind) {
 				continue
 			}
-			if before, shared := revisions[id]; shared && before != pin.Revision {
+			if before, shared := revisions[id]; shared && before != from.Revision {
 				revisions[id] = "" // of several Clusters: there is no one revision
 				continue
 			}
-			revisions[id] = pin.Revision
+			revisions[id] = from.Revision
 		}
 	}
 	for _, u := range composition.Objects {

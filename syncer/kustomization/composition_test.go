@@ -324,6 +324,48 @@ func TestTakenInByMark(t *testing.T) {
 	}
 }
 
+// TestCreatedIsTakenIn: a Cluster that a commit makes is taken in at that commit, and not at the one before, which
+// lacks it, also by a process that began since: the Cluster says what it was made from.
+func TestCreatedIsTakenIn(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("a", "waves="+r1)
+	r.cluster("a", "")
+	before := func(k *kustomizev1.Kustomization) {
+		k.Status.Inventory = refs(entriesOf("a"))
+		k.Status.LastAppliedRevision = r1
+		status.RecordAttempt(&k.Status.History, status.Attempt{Digest: "sha256:x", Status: meta.ReconciliationSucceededReason, Revision: r1, Rollouts: true})
+	}
+	newest, older := fleetOf(t, r2, "a=v1.36.0", "b=v1.36.0"), fleetOf(t, r1, "a=v1.35.0")
+	s := r.take(before)
+	if end := s.composes(t, newest, older); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	if got := s.applies(); !strings.Contains(got, "Cluster/a at "+r1) || !strings.Contains(got, "Cluster/b at "+r2) {
+		t.Fatalf("what is applied is %s", got)
+	}
+	b, mark := types.NamespacedName{Namespace: "apps", Name: "b"}, ""
+	for _, u := range s.rendering.Objects {
+		if u.GetKind() == "Cluster" && u.GetName() == b.Name {
+			mark = u.GetAnnotations()[v1alpha1.RolloutRevisionAnnotation]
+		}
+	}
+	r.cluster("b", "").SetAnnotations(map[string]string{v1alpha1.RolloutRevisionAnnotation: mark})
+	r.child("b")
+	s = r.take(func(k *kustomizev1.Kustomization) {
+		before(k)
+		k.Status.Inventory = refs(entriesOf("a", "b"))
+	})
+	if end := s.composes(t, newest, older); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.noteComposition(s.run, true)
+	if got := s.Composed(s.name()).Applied(b); got != r2 || strings.Contains(s.applies(), "Cluster/b") {
+		t.Errorf("it is taken in at %s, and what is applied is %s", got, s.applies())
+	}
+}
+
 // TestUnpinned: what a version without Rollouts applied of a Cluster, past its pin, stays until the
 // Rollout goes on from there. Each other Cluster is composed at its pin.
 func TestUnpinned(t *testing.T) {

@@ -348,7 +348,7 @@ func TestComposeStep(t *testing.T) {
 		"New": {
 			reason: "a Cluster that does not exist is created from the newest revision", tier: func(r *tier) { r.rollout("waves", nil); r.child("a", "waves="+r1) },
 			old: []string{"a=v1.35.0"}, newest: []string{"a=v1.36.0", "new=v1.36.0"},
-			want: "Cluster/a at main@sha1:1, Cluster/new, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0, LocalControlPlane/new v1.36.0",
+			want: "Cluster/a at main@sha1:1, Cluster/new at main@sha1:2, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0, LocalControlPlane/new v1.36.0",
 		},
 		"NoChild": {
 			reason: "a Cluster that exists and has no Child has lost it, or gets one in a moment", tier: func(r *tier) { r.rollout("waves", nil); r.cluster("a", "{}") },
