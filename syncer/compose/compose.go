@@ -3,6 +3,7 @@ package compose
 import (
 	"cmp"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -20,15 +21,17 @@ type Pin struct {
 	// Run of the Rollout in which the Cluster got it. A lower one is further behind. It is zero of
 	// a Cluster that had the revision before any run gave it one, and below that of one that got it past the Rollout.
 	Run int64
+	// Rollout that counts the runs: those of another one say nothing of them.
+	Rollout string
 }
 
 // PinOf is what is on record of a Rollout. What a Cluster got past the Rollout came to all at once, with what
 // they share: that stays as it is until the last of them has left it.
 func PinOf(on *v1alpha1.ChildRollout) Pin {
 	if on.Past {
-		return Pin{on.Revision, -1}
+		return Pin{on.Revision, -1, on.Name}
 	}
-	return Pin{on.Revision, on.Run}
+	return Pin{on.Revision, on.Run, on.Name}
 }
 
 // Facts is the input of a composition.
@@ -44,9 +47,9 @@ type Facts struct {
 	// Waiting are objects, by id, that stay as they are although their Clusters are not
 	// held.
 	Waiting map[string]bool
-	// Good is the revision that passed all waves last. Among pins of one run it is the one
-	// that stays.
-	Good string
+	// Good is the revision that passed all waves of each Rollout last. Among pins of one run it is
+	// the one that stays.
+	Good map[string]string
 	// Owned is the inventory.
 	Owned []inventory.Entry
 }
@@ -83,13 +86,24 @@ type choice struct {
 	from *Rendering
 	run  int64
 	at   int
+	// rollout that counts the run; empty for what no run gave.
+	rollout string
 }
+
+// object that was chosen.
+func (c choice) object() *unstructured.Unstructured { return c.from.objects[c.at] }
+
+// say is that of one Rollout in what an object is.
+type say struct{ id, rollout string }
 
 // Compose decides what of the renderings is applied.
 func Compose(f Facts) Composition {
 	c := composer{Facts: f, chosen: map[string]choice{}, kept: map[string]bool{}, known: map[string]bool{}, owned: map[string]bool{}}
 	for _, e := range f.Owned {
 		c.owned[e.ID()] = true
+	}
+	if several(f.Pins) {
+		c.says = map[say]choice{}
 	}
 	c.holds = len(f.Held) > 0
 	for cluster := range f.Pins {
@@ -101,6 +115,7 @@ func Compose(f Facts) Composition {
 	for _, r := range renderings {
 		c.choose(r)
 	}
+	c.disagree()
 	c.namespaces(renderings)
 	var out Composition
 	out.Objects = c.inOrder(renderings)
@@ -108,10 +123,26 @@ func Compose(f Facts) Composition {
 	return out
 }
 
+// several reports whether pins are of more than one Rollout.
+func several(pins map[types.NamespacedName]Pin) bool {
+	one := ""
+	for _, pin := range pins {
+		if one == "" {
+			one = pin.Rollout
+		}
+		if pin.Rollout != one {
+			return true
+		}
+	}
+	return false
+}
+
 type composer struct {
 	Facts
 	// chosen has the rendering of each object that one was found for.
 	chosen map[string]choice
+	// says has the one that is furthest behind of each Rollout; nil if there is but one.
+	says map[say]choice
 	// kept are objects that stay as they are, if they are there; known are those that any
 	// rendering has, as it has them, owned those of the inventory.
 	kept, known, owned map[string]bool
@@ -160,7 +191,11 @@ func (c *composer) choose(r *Rendering) {
 			case nil:
 				c.kept[id] = true
 			case r:
-				c.offer(id, choice{from: r, run: run, at: i})
+				offered := choice{from: r, run: run, at: i}
+				if run != math.MaxInt64 {
+					offered.rollout = c.Pins[cluster].Rollout
+				}
+				c.offer(id, offered)
 			}
 		}
 	}
@@ -173,16 +208,34 @@ func (c *composer) offer(id string, offered choice) {
 	if !ok || c.behind(offered, chosen) < 0 {
 		c.chosen[id] = offered
 	}
+	if c.says == nil || offered.rollout == "" {
+		return
+	}
+	of := say{id, offered.rollout}
+	if said, ok := c.says[of]; !ok || c.behind(offered, said) < 0 {
+		c.says[of] = offered
+	}
 }
 
 func (c *composer) behind(a, b choice) int {
-	good := func(r *Rendering) int {
-		if r.Revision == c.Good {
+	good := func(of choice) int {
+		if of.from.Revision == c.Good[of.rollout] {
 			return 0
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(good(a.from), good(b.from)), strings.Compare(a.from.Revision, b.from.Revision))
+	return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(good(a), good(b)), strings.Compare(a.from.Revision, b.from.Revision), strings.Compare(a.rollout, b.rollout))
+}
+
+// disagree keeps what Clusters of several Rollouts need, unless these agree on it: which of them is further behind, the
+// numbers of their runs do not say. What came past a Rollout came to all.
+func (c *composer) disagree() {
+	for of, said := range c.says {
+		chosen := c.chosen[of.id]
+		if chosen.rollout != of.rollout && chosen.run >= 0 && !reflect.DeepEqual(chosen.object(), said.object()) {
+			c.kept[of.id] = true
+		}
+	}
 }
 
 // namespaces adds Namespaces that the newest rendering lacks and that chosen objects of an
@@ -220,7 +273,7 @@ func (c *composer) inOrder(renderings []*Rendering) []*unstructured.Unstructured
 			}
 			placed[id] = true
 			if chosen.from != c.Newest {
-				u = chosen.from.objects[chosen.at].DeepCopy()
+				u = chosen.object().DeepCopy()
 			}
 			objects = append(objects, u)
 		}

@@ -159,148 +159,178 @@ func TestCompose(t *testing.T) {
 	}{
 		"AllNewest": {
 			reason: "all have the newest revision", r2: all("2", "a", "b"), r1: all("1", "a", "b"),
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r2", 2}},
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r2", 2, ""}},
 			want: "ConfigMap/common 2, Cluster/a 2, AWSCluster/a 2, Cluster/b 2, AWSCluster/b 2",
 		},
 		"OneBehind": {
 			reason: "one has the former, with what belongs to it; the order stays", r2: all("2", "a", "b"), r1: all("1", "a", "b"),
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 1}},
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r1", 1, ""}},
 			want: "ConfigMap/common 2, Cluster/a 2, AWSCluster/a 2, Cluster/b 1, AWSCluster/b 1",
 		},
 		"New": {
 			reason: "a Cluster that nobody governs is created from the newest", r2: all("2", "a", "new"), r1: all("1", "a"),
-			pins: map[string]Pin{"a": {"r1", 1}},
+			pins: map[string]Pin{"a": {"r1", 1, ""}},
 			want: "ConfigMap/common 2, Cluster/a 1, AWSCluster/a 1, Cluster/new 2, AWSCluster/new 2",
 		},
 		"NotYet": {
 			reason: "what the newest revision adds to a Cluster comes with its pin",
 			r2:     append(all("2", "a"), "{"+core+"kind: MachineDeployment, metadata: {name: a-md}, spec: {clusterName: a}}"), r1: all("1", "a"),
-			pins: map[string]Pin{"a": {"r1", 1}},
+			pins: map[string]Pin{"a": {"r1", 1, ""}},
 			want: "ConfigMap/common 2, Cluster/a 1, AWSCluster/a 1",
 		},
 		"Removed": {
 			reason: "a Cluster that the newest revision does not declare stays while its pin does", r2: all("2", "b"), r1: all("1", "a", "b"),
-			pins: map[string]Pin{"a": {"r1", 1}, "b": {"r2", 2}}, owned: []string{"Cluster/a", "AWSCluster/a"},
+			pins: map[string]Pin{"a": {"r1", 1, ""}, "b": {"r2", 2, ""}}, owned: []string{"Cluster/a", "AWSCluster/a"},
 			want: "ConfigMap/common 2, Cluster/b 2, AWSCluster/b 2, Cluster/a 1, AWSCluster/a 1",
 		},
 		"RemovedNow": {
 			reason: "and goes with it", r2: all("2", "b"), r1: all("1", "a", "b"),
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 1}}, owned: []string{"Cluster/a", "AWSCluster/a"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r1", 1, ""}}, owned: []string{"Cluster/a", "AWSCluster/a"},
 			want: "ConfigMap/common 2, Cluster/b 1, AWSCluster/b 1",
 		},
 		"SharedChanges": {
 			reason: "what both need stays as the one behind has it", r2: []string{class("2"), classy("a", "2"), classy("b", "2")}, r1: []string{class("1"), classy("a", "1"), classy("b", "1")},
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 1}},
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r1", 1, ""}},
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
 		},
 		"SharedGone": {
 			reason: "and if the newest revision lacks it", r2: cluster("a", "2"), r1: []string{class("1"), classy("b", "1"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: gone}}"},
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 1}},
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r1", 1, ""}},
 			want: "Cluster/a 2, AWSCluster/a 2, ClusterClass/big 1, Cluster/b 1",
 		},
 		"SharedFurthest": {
 			reason: "of three revisions the one that is furthest behind, whatever its name", r2: []string{class("2"), classy("a", "2")},
 			r1: []string{class("1"), classy("b", "1")}, r0: []string{class("0"), classy("c", "0")},
-			pins: map[string]Pin{"a": {"r2", 3}, "b": {"r1", 1}, "c": {"r0", 2}},
+			pins: map[string]Pin{"a": {"r2", 3, ""}, "b": {"r1", 1, ""}, "c": {"r0", 2, ""}},
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/c 0, Cluster/b 1",
 		},
 		"SharedCreated": {
 			reason: "a Cluster that was created from the newest revision shares what the others have", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
-			pins: map[string]Pin{"a": {"r2", 0}, "b": {"r1", 12}}, good: "r1",
+			pins: map[string]Pin{"a": {"r2", 0, ""}, "b": {"r1", 12, ""}}, good: "r1",
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
 		},
 		"SharedBefore": {
 			reason: "Clusters that no run has reached yet keep what they share", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
-			pins: map[string]Pin{"a": {"r2", 1}, "b": {"r1", 0}},
+			pins: map[string]Pin{"a": {"r2", 1, ""}, "b": {"r1", 0, ""}},
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
 		},
 		"SharedReverted": {
 			reason: "in a run that is reverted the good revision stays", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 2}}, good: "r1",
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r1", 2, ""}}, good: "r1",
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
 		},
 		"SharedPast": {
 			reason: "what a version without Rollouts brought to all is there, and one that did not get it on record, or is new, changes nothing of it",
 			r2:     []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
-			pins: map[string]Pin{"a": past("r2", 6), "b": {"r1", 6}}, good: "r1",
+			pins: map[string]Pin{"a": past("r2", 6), "b": {"r1", 6, ""}}, good: "r1",
 			want: "ClusterClass/big 2, Cluster/a 2, Cluster/b 1",
 		},
 		"SharedPastNewest": {
 			reason: "also where no run was before", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
-			pins: map[string]Pin{"a": past("r2", 0), "b": {"r1", 0}},
+			pins: map[string]Pin{"a": past("r2", 0), "b": {"r1", 0, ""}},
 			want: "ClusterClass/big 2, Cluster/a 2, Cluster/b 1",
 		},
 		"SharedPastBack": {
 			reason: "the last one that has it goes back with what all share", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
-			r0: []string{class("0"), classy("c", "0")}, pins: map[string]Pin{"a": {"r2", 7}, "b": past("r1", 6), "c": {"r0", 5}}, good: "r2",
+			r0: []string{class("0"), classy("c", "0")}, pins: map[string]Pin{"a": {"r2", 7, ""}, "b": past("r1", 6), "c": {"r0", 5, ""}}, good: "r2",
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/c 0, Cluster/b 1",
+		},
+		"SharedByTwo": {
+			reason: "which of two Rollouts is further behind their runs do not say: what is there stays", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			pins: map[string]Pin{"a": {"r2", 2, "staging"}, "b": {"r1", 38, "production"}}, owned: []string{"ClusterClass/big"},
+			want: "Cluster/a 2, Cluster/b 1", kept: "ClusterClass/big",
+		},
+		"SharedByTwoBefore": {
+			reason: "nor where one has given nothing yet", r2: []string{class("2"), classy("c", "2")}, r1: []string{class("1"), classy("b", "1")}, r0: []string{class("0"), classy("a", "0")},
+			pins: map[string]Pin{"a": {"r0", 38, "production"}, "b": {"r1", 0, "staging"}}, owned: []string{"ClusterClass/big"},
+			want: "Cluster/c 2, Cluster/a 0, Cluster/b 1", kept: "ClusterClass/big",
+		},
+		"SharedByTwoAgree": {
+			reason: "until both have it alike", r2: []string{class("2"), classy("a", "2"), classy("b", "2")},
+			pins: map[string]Pin{"a": {"r2", 2, "staging"}, "b": {"r2", 38, "production"}}, owned: []string{"ClusterClass/big"},
+			want: "ClusterClass/big 2, Cluster/a 2, Cluster/b 2",
+		},
+		"SharedByTwoSame": {
+			reason: "at whatever revisions", r2: []string{class("1"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			pins: map[string]Pin{"a": {"r2", 2, "staging"}, "b": {"r1", 38, "production"}}, owned: []string{"ClusterClass/big"},
+			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
+		},
+		"SharedByTwoFurthest": {
+			reason: "of each Rollout the one counts that is furthest behind", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1"), classy("c", "1")},
+			pins: map[string]Pin{"a": {"r2", 39, "production"}, "b": {"r1", 38, "production"}, "c": {"r1", 2, "staging"}}, owned: []string{"ClusterClass/big"},
+			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1, Cluster/c 1",
+		},
+		"SharedByTwoNew": {
+			reason: "what is not there is created: others need it", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
+			pins: map[string]Pin{"a": {"r2", 2, "staging"}, "b": {"r1", 38, "production"}},
+			want: "ClusterClass/big 2, Cluster/a 2, Cluster/b 1",
 		},
 		"NoMoreShared": {
 			reason: "what no Cluster needs in the newest revision, and one behind does", r2: []string{class("2")}, r1: []string{class("1"), classy("a", "1")},
-			pins: map[string]Pin{"a": {"r1", 1}},
+			pins: map[string]Pin{"a": {"r1", 1, ""}},
 			want: "ClusterClass/big 1, Cluster/a 1",
 		},
 		"Held": {
 			reason: "a Cluster that waits keeps what is there, and gets nothing", r2: append(all("2", "a", "b"), "{"+core+"kind: MachineDeployment, metadata: {name: b-md}, spec: {clusterName: b}}"),
-			pins: map[string]Pin{"a": {"r2", 2}}, held: []string{"b"}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b", "ConfigMap/old"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}}, held: []string{"b"}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b", "ConfigMap/old"},
 			want: "ConfigMap/common 2, Cluster/a 2, AWSCluster/a 2", kept: "Cluster/b, AWSCluster/b, ConfigMap/old",
 		},
 		"HeldShared": {
 			reason: "what it may need with others stays, too", r2: []string{class("2"), classy("a", "2"), classy("b", "2")},
-			pins: map[string]Pin{"a": {"r2", 2}}, held: []string{"b"}, owned: []string{"ClusterClass/big", "Cluster/b"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}}, held: []string{"b"}, owned: []string{"ClusterClass/big", "Cluster/b"},
 			want: "Cluster/a 2", kept: "ClusterClass/big, Cluster/b",
 		},
 		"HeldSharedNew": {
 			reason: "and is created if it is not there: others need it", r2: []string{class("2"), classy("a", "2"), classy("b", "2")},
-			pins: map[string]Pin{"a": {"r2", 2}}, held: []string{"b"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}}, held: []string{"b"},
 			want: "ClusterClass/big 2, Cluster/a 2",
 		},
 		"HeldSharedRoot": {
 			reason: "also what has no namespace in the cluster, and one in what kustomize renders",
 			r2:     []string{identity("fleet", "2"), identified("a", "2"), identified("b", "2")},
-			pins:   map[string]Pin{"a": {"r2", 2}}, held: []string{"b"}, owned: []string{"AWSClusterRoleIdentity/role", "Cluster/b", "AWSCluster/b"},
+			pins:   map[string]Pin{"a": {"r2", 2, "base"}}, held: []string{"b"}, owned: []string{"AWSClusterRoleIdentity/role", "Cluster/b", "AWSCluster/b"},
 			want: "AWSCluster/a 2", kept: "AWSClusterRoleIdentity/role, Cluster/b, AWSCluster/b",
 		},
 		"SharedRoot": {
 			reason: "of two revisions with other namespaces the one that is behind", r2: []string{identity("other", "2"), identified("a", "2")},
 			r1:   []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: first}}", identity("fleet", "1"), identified("b", "1")},
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r1", 1}}, owned: []string{"AWSClusterRoleIdentity/role"},
+			pins: map[string]Pin{"a": {"r2", 2, "base"}, "b": {"r1", 1, "base"}}, owned: []string{"AWSClusterRoleIdentity/role"},
 			want: "AWSClusterRoleIdentity/role 1, AWSCluster/a 2, AWSCluster/b 1",
 		},
 		"Missing": {
 			reason: "a revision that is not there is none of the others", r2: all("2", "a", "b"),
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r9", 1}}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b", "AWSMachineTemplate/b-1"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r9", 1, ""}}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b", "AWSMachineTemplate/b-1"},
 			want: "ConfigMap/common 2, Cluster/a 2, AWSCluster/a 2", kept: "Cluster/b, AWSCluster/b, AWSMachineTemplate/b-1",
 		},
 		"MissingGone": {
 			reason: "nor is the end of a Cluster that no other revision declares", r2: all("2", "a"),
-			pins: map[string]Pin{"a": {"r2", 2}, "b": {"r9", 1}}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r9", 1, ""}}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b"},
 			want: "ConfigMap/common 2, Cluster/a 2, AWSCluster/a 2", kept: "Cluster/b, AWSCluster/b",
 		},
 		"HeldElsewhere": {
 			reason: "a Cluster that is removed goes, although another one waits", r2: all("2", "b"),
-			pins: map[string]Pin{"a": {"r2", 2}}, held: []string{"b"}, owned: []string{"ConfigMap/common", "Cluster/a", "Cluster/b", "AWSCluster/b"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}}, held: []string{"b"}, owned: []string{"ConfigMap/common", "Cluster/a", "Cluster/b", "AWSCluster/b"},
 			want: "ConfigMap/common 2", kept: "Cluster/b, AWSCluster/b",
 		},
 		"Waiting": {
 			reason: "workers that wait for their control plane stay, the rest goes on", r2: all("2", "a"), r1: all("1", "a"),
-			pins: map[string]Pin{"a": {"r2", 2}}, waiting: []string{"fleet_a_infrastructure.cluster.x-k8s.io_AWSCluster"}, owned: []string{"AWSCluster/a"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}}, waiting: []string{"fleet_a_infrastructure.cluster.x-k8s.io_AWSCluster"}, owned: []string{"AWSCluster/a"},
 			want: "ConfigMap/common 2, Cluster/a 2", kept: "AWSCluster/a",
 		},
 		"WaitingNew": {
 			reason: "and are not created before", r2: all("2", "a"), r1: all("1", "a"),
-			pins: map[string]Pin{"a": {"r2", 2}}, waiting: []string{"fleet_a_infrastructure.cluster.x-k8s.io_AWSCluster"},
+			pins: map[string]Pin{"a": {"r2", 2, ""}}, waiting: []string{"fleet_a_infrastructure.cluster.x-k8s.io_AWSCluster"},
 			want: "ConfigMap/common 2, Cluster/a 2",
 		},
 		"Namespace": {
 			reason: "a Namespace that is gone from Git stays with what is in it", r2: all("2"),
 			r1:   append([]string{"{apiVersion: v1, kind: Namespace, metadata: {name: fleet}}", "{apiVersion: v1, kind: Namespace, metadata: {name: empty}}"}, all("1", "a")...),
-			pins: map[string]Pin{"a": {"r1", 1}},
+			pins: map[string]Pin{"a": {"r1", 1, ""}},
 			want: "ConfigMap/common 2, Namespace/fleet, Cluster/a 1, AWSCluster/a 1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := Facts{Newest: Read("r2", objects(t, tc.r2...), Releases{}), Older: map[string]*Rendering{}, Good: tc.good}
+			f := Facts{Newest: Read("r2", objects(t, tc.r2...), Releases{}), Older: map[string]*Rendering{}, Good: map[string]string{"": tc.good}}
 			for revision, lines := range map[string][]string{"r1": tc.r1, "r0": tc.r0} {
 				if lines != nil {
 					f.Older[revision] = Read(revision, objects(t, lines...), Releases{})
@@ -396,7 +426,7 @@ func randomWorld(t *testing.T, r *rand.Rand) world {
 	newest := revisions[r.IntN(len(revisions))]
 	w.facts = Facts{
 		Newest: w.all[newest], Older: map[string]*Rendering{}, Pins: map[types.NamespacedName]Pin{}, Held: map[types.NamespacedName]bool{},
-		Good: revisions[r.IntN(len(revisions))],
+		Good: map[string]string{"": revisions[r.IntN(len(revisions))]},
 	}
 	for revision, rendering := range w.all {
 		w.facts.Older[revision] = rendering
@@ -415,7 +445,7 @@ func randomWorld(t *testing.T, r *rand.Rand) world {
 		case 2:
 			w.facts.Pins[fleet(name)] = Pin{Revision: "missing", Run: r.Int64N(4)}
 		default:
-			w.facts.Pins[fleet(name)] = Pin{Revision: revisions[r.IntN(len(revisions))], Run: r.Int64N(4)}
+			w.facts.Pins[fleet(name)] = Pin{Revision: revisions[r.IntN(len(revisions))], Run: r.Int64N(4), Rollout: []string{"one", "two"}[r.IntN(2)]}
 		}
 	}
 	return w

@@ -9,7 +9,8 @@
 //   - an object that belongs to one Cluster is as the rendering at the pin of that Cluster
 //     has it, and is not there if that one lacks it;
 //   - what several Clusters need is as the one that is furthest behind has it, so that
-//     it changes with the last of them;
+//     it changes with the last of them; of Clusters of several Rollouts nobody knows which one
+//     that is, and what is in place stays until these agree;
 //   - what belongs to no Cluster is as the newest rendering has it;
 //   - of a Cluster that is held, nothing that is in place is applied anew or given up;
 //   - no object is there twice, and with all pins at the newest revision the composition is

@@ -206,8 +206,10 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		maps.Copy(next.applied, before.applied)
 		next.complete = complete || before.complete
 		// What many would go back to is judged also when no Cluster has it any more.
-		if good, known := before.versions[f.Good]; known && next.versions[f.Good] == nil {
-			next.versions[f.Good] = good
+		for _, revision := range f.Good {
+			if good, known := before.versions[revision]; known && next.versions[revision] == nil {
+				next.versions[revision] = good
+			}
 		}
 	}
 	for cluster := range next.declares {

@@ -52,8 +52,8 @@ type governed struct {
 	releases compose.Releases
 	// marks of HelmReleases say which revision a Rollout let them have.
 	marks map[types.NamespacedName]string
-	// good is the revision that passed all waves of the Rollout last.
-	good string
+	// good is the revision that passed all waves of each Rollout last.
+	good map[string]string
 	// id identifies all of it.
 	id string
 }
@@ -96,12 +96,14 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	if err := r.Client.List(ctx, children, client.InNamespace(obj.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("cannot list Children: %w", err)
 	}
-	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}, unpinned: map[types.NamespacedName]string{}}
+	g := &governed{pins: map[types.NamespacedName]compose.Pin{}, held: map[types.NamespacedName]hold{}, unpinned: map[types.NamespacedName]string{}, good: map[string]string{}}
 	if g.releases, g.marks, err = r.releasesIn(ctx, obj.Namespace); err != nil {
 		return nil, err
 	}
-	if good := rollouts[0].Status.LastGood; good != nil {
-		g.good = good.Revision
+	for i := range rollouts {
+		if good := rollouts[i].Status.LastGood; good != nil {
+			g.good[rollouts[i].Name] = good.Revision
+		}
 	}
 	known := r.known.sofar(client.ObjectKeyFromObject(obj))
 	g.cutOff, g.whole = cutOff(obj) && !known.hasAttempted(obj.Status.LastAttemptedRevision), cmp.Or(known.wholly(), wholly(&obj.Status))
@@ -318,9 +320,12 @@ func (g *governed) needs(key source.Key) []source.Pinned {
 
 // identify sets the id.
 func (g *governed) identify() {
-	parts := []string{g.good}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(g.good)) {
+		parts = append(parts, "good", name, g.good[name])
+	}
 	for _, name := range slices.SortedFunc(maps.Keys(g.pins), byName) {
-		parts = append(parts, "pin", name.String(), g.pins[name].Revision, fmt.Sprint(g.pins[name].Run))
+		parts = append(parts, "pin", name.String(), g.pins[name].Revision, fmt.Sprint(g.pins[name].Run), g.pins[name].Rollout)
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(g.held), byName) {
 		parts = append(parts, "held", name.String(), g.held[name].reason, g.held[name].why)

@@ -27,8 +27,11 @@ func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, n
 	facts := compose.Facts{
 		Newest: compose.Read(revision, newest, releases), Older: map[string]*compose.Rendering{}, Pins: map[types.NamespacedName]compose.Pin{},
 	}
-	if good := movers[0].Status.LastGood; good != nil {
-		facts.Good = good.Revision
+	facts.Good = map[string]string{}
+	for _, mover := range movers {
+		if good := mover.Status.LastGood; good != nil {
+			facts.Good[mover.Name] = good.Revision
+		}
 	}
 	for i := range f.tier.children {
 		child := &f.tier.children[i]
