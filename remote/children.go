@@ -219,6 +219,9 @@ type layerNotes struct {
 	// and that the last rendering has nothing of.
 	noted bool
 	idle  []v1alpha1.RolloutPinnedSource
+	// movers are Rollouts that let the child have what it may have of the layer; others did so before they came.
+	movers []string
+	others bool
 }
 
 // notesOf returns what is known of a child. Only the child's reconciles use it.

@@ -111,13 +111,37 @@ func (s *seeding) moves() []v1alpha1.RolloutPinnedSource {
 	return slices.DeleteFunc(slices.Clone(s.governing.Objects()), func(o v1alpha1.RolloutPinnedSource) bool { return slices.Contains(s.notes.idle, o) })
 }
 
+// moversAnew has the layer looked at as after a start if a Rollout moves it, or an object of it, that did not when it
+// was looked at last: one that was pointed at it since, or selects the child again. What that let the child have may be
+// of something else, or long ago.
+func (s *seeding) moversAnew() {
+	var movers []string
+	add := func(m rollout.Mover) {
+		if rollout.Pin(s.child, m) != nil {
+			movers = append(movers, m.Name)
+		}
+	}
+	if s.pin != nil {
+		add(s.governing.Layer(s.layer.Name))
+	}
+	if !s.ahead {
+		for _, o := range s.moves() {
+			add(s.governing.Object(o))
+		}
+	}
+	if slices.ContainsFunc(movers, func(m string) bool { return !slices.Contains(s.notes.movers, m) }) && s.notes.looked {
+		s.notes.looked, s.notes.others = false, len(s.notes.movers) > 0
+	}
+	s.notes.movers = movers
+}
+
 // unpinned is an error if the child has what came past its Rollout: a version that knows no Rollouts
 // was here, and sent the newest one to all children, or this one had begun to before the Rollout
 // came. To send what the pin says would change all of them back at once, so that nothing is sent
 // before the Rollout has taken what is there for what the child has. A child that was restored from
 // a backup has a record of then, with its pin, and is brought back. entry says what the record does.
 func (s *seeding) unpinned(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) error {
-	if rec.Pinned != "" || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
+	if rec.Pinned != "" && !s.notes.others || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
 		return nil
 	}
 	has, pin, by, err := s.past(ctx, entry)

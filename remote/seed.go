@@ -127,6 +127,7 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	if entry.Digest != "" {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy // the present policy counts for what is in place
 	}
+	s.moversAnew()
 	inputs, now := s.inputs(), s.Now()
 	s.shortenDue(inputs)
 	facts := plan.Layer{

@@ -171,6 +171,58 @@ func TestTakenInPart(t *testing.T) {
 	}
 }
 
+// TestPointedElsewhere: what a Rollout let a child have of another layer, or before it took its hands off the child, is not
+// sent in one that it moves from now on: it goes on from what is there.
+func TestPointedElsewhere(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// by moved the layer when it was looked at last, and pinned is what the record says of that.
+		by, pinned string
+		waits      bool
+	}{
+		"Pointed": {"nothing moved the layer before", "", "", true},
+		"Another": {"another Rollout moved it before", "apps", "r9", true},
+		"Same":    {"the Rollout moved it before", "waves", "r9", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+			f.children.Now = func() time.Time { return start.Time }
+			s := f.on(0)
+			pin := pinTo("waves", "r1", "")
+			pin.Result = v1alpha1.ResultSucceeded
+			s.notes, s.governing, s.child.Status.Rollouts, s.pin = &layerNotes{looked: true}, rollout.Governing{rolloutNamed("waves", movesLayer("base"))}, []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
+			if tc.by != "" {
+				s.notes.movers = []string{tc.by}
+			}
+			s.run.notes = &notes{began: start.Time}
+			s.snapshot, s.rendered = &source.Snapshot{Revision: "r1"}, &rendered{digest: "sha256:1"}
+			nine := record.State{Revision: "r9", Digest: "sha256:9"}
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Revision: nine.Revision, Digest: nine.Digest}
+			rec := &record.Record{Layer: s.key(), Attempted: nine, Applied: nine, Pinned: tc.pinned}
+			for round := range 2 {
+				s.moversAnew()
+				if s.notes.looked == tc.waits {
+					t.Fatalf("%s: round %d: it counts as looked at: %t", tc.reason, round, s.notes.looked)
+				}
+				if s.notes.looked {
+					continue
+				}
+				if err := s.look(t.Context(), rec, entry); !isWaitingError(err) || entry.Past != "waves" {
+					t.Errorf("%s: round %d: look() = %v, and the status says %+v", tc.reason, round, err, entry)
+				}
+			}
+			// The Rollout takes what is there for what the child has.
+			s.rendered = &rendered{digest: nine.Digest}
+			if err := s.look(t.Context(), rec, entry); err != nil || !s.notes.looked || s.notes.others {
+				t.Errorf("%s: look() = %v, and the status says %+v", tc.reason, err, entry)
+			}
+			if s.moversAnew(); !s.notes.looked {
+				t.Errorf("%s: it is looked at again and again", tc.reason)
+			}
+		})
+	}
+}
+
 // TestNobodyLooked: a layer that no time was left for has what it had, whatever it may have now.
 func TestNobodyLooked(t *testing.T) {
 	s := bringing(t, newPaced(45*time.Second))
