@@ -214,11 +214,12 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	}
 	for cluster := range next.declares {
 		applied := ""
-		if run.composed.held[cluster].reason == v1alpha1.ReasonRolloutPending {
+		switch reason := run.composed.held[cluster].reason; {
+		case reason == v1alpha1.ReasonRolloutPending, reason == v1alpha1.ReasonRolloutConflict:
 			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
 			mark, _ := r.markOf(cluster, run.governed)
 			applied = cmp.Or(run.governed.unpinned[cluster], mark, next.applied[cluster], run.governed.whole)
-		} else if complete {
+		case complete:
 			applied = run.composed.appliedAt(cluster)
 		}
 		if applied != "" {

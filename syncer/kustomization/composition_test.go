@@ -267,12 +267,15 @@ func TestTakenInByMark(t *testing.T) {
 		lost bool
 		// incomplete: something else cannot be applied.
 		incomplete bool
-		want       string
+		// conflict: the Rollout before is still there.
+		conflict bool
+		want     string
 	}{
 		"Marked":     {reason: "it is marked", mark: r1, want: r1},
 		"Release":    {reason: "the HelmRelease that makes it is", mark: r1, release: true, want: r1},
 		"Lost":       {reason: "this process applied it at its pin", lost: true, want: r1},
 		"Incomplete": {reason: "nothing of it is touched, whatever becomes of others", mark: r1, incomplete: true, want: r1},
+		"Conflict":   {reason: "which of two Rollouts it is of is not decided yet, and the one that stays is not told later", mark: r1, conflict: true, want: r1},
 		"Unmarked":   {reason: "it had the newest before a Rollout came", want: r2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,6 +285,9 @@ func TestTakenInByMark(t *testing.T) {
 			if tc.lost {
 				r.child("a", "new="+r1)
 				r.objects = slices.Delete(r.objects, 1, 2)
+			}
+			if tc.conflict {
+				r.rollout("old", nil)
 			}
 			u := r.cluster("a", "")
 			if tc.release {
@@ -314,7 +320,7 @@ func TestTakenInByMark(t *testing.T) {
 				s.updates(t, child)
 				compose(true)
 			}
-			if h := s.composed.held[a]; h.reason != v1alpha1.ReasonRolloutPending {
+			if h := s.composed.held[a]; h.reason != map[bool]string{false: v1alpha1.ReasonRolloutPending, true: v1alpha1.ReasonRolloutConflict}[tc.conflict] {
 				t.Fatalf("%s: it is held for %+v", tc.reason, h)
 			}
 			if got := s.Composed(s.name()).Applied(a); got != tc.want || s.Composed(s.name()).Complete() == tc.incomplete {
