@@ -24,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/flight"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	fluxversion "github.com/cascade-gitops/cascade/syncer/version"
 )
 
 // Charts packages charts. Objects that ask for the same chart share one
@@ -334,7 +335,7 @@ func (c *Charts) findTag(ctx context.Context, r Repository, u *url.URL, name, ve
 	repository := u.Host + path.Join("/", u.Path, name)
 	// A registry may have very many tags: they are not listed if the version is
 	// exact.
-	if _, err := parseVersion(version); err != nil {
+	if _, err := fluxversion.Parse(version); err != nil {
 		tags, err := r.Registry.Tags(ctx, repository)
 		if err != nil {
 			return found{}, wrap(ReasonPull, fmt.Sprintf("cannot list versions of chart '%s'", name), err)

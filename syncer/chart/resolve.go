@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+
+	fluxversion "github.com/cascade-gitops/cascade/syncer/version"
 )
 
 // chartName is what Flux takes as the name of a chart in a repository.
@@ -26,15 +28,6 @@ func checkName(name, version string) error {
 		return failf(ReasonReference, "invalid chart name '%s': a valid name must be lower case letters and numbers and MAY be separated with dashes (-), slashes (/) or periods (.)", name)
 	}
 	return nil
-}
-
-// parseVersion is the reading of versions that Flux has: three parts, a v before
-// them and zeros are allowed.
-func parseVersion(s string) (*semver.Version, error) {
-	if strings.Count(s, ".") < 2 {
-		return nil, semver.ErrInvalidSemVer
-	}
-	return semver.NewVersion(s)
 }
 
 // noMatch is an error of pick: a version that matches may come.
@@ -66,7 +59,7 @@ func pick(versions []string, reference string, newer func(a, b int) bool) (int, 
 	found := -1
 	var best *semver.Version
 	for i, text := range versions {
-		v, err := parseVersion(text)
+		v, err := fluxversion.Parse(text)
 		if err != nil || !constraint.Check(v) {
 			continue
 		}

@@ -16,6 +16,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/cascade-gitops/cascade/syncer/version"
 )
 
 // maxMetadataBytes bounds the annotations of a manifest, which end in the status of an
@@ -210,8 +212,8 @@ func newest(tags []string, ref ImageReference, mediaType string) (string, error)
 		if mediaType == ChartMediaType {
 			written = strings.ReplaceAll(tag, "_", "+")
 		}
-		v, err := semver.NewVersion(written)
-		if err != nil || strings.Count(written, ".") < 2 || !constraint.Check(v) {
+		v, err := version.Parse(written)
+		if err != nil || !constraint.Check(v) {
 			continue
 		}
 		// Build metadata has no order: of equal versions, the order of their tags

@@ -23,7 +23,7 @@ func TestSemVer(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	old := o.commit("main", map[string]string{"a.yaml": "old"})
 	tip := o.commit("main", map[string]string{"a.yaml": "new"})
-	for tag, commit := range map[string]string{"v1.0.0": old, "1.2.0": old, "v1.10.0": tip, "2.0.0-rc.1": tip, "v3": tip, "3.0": tip, "latest": tip, "0.9.0+a": tip, "0.9.0+b": old} {
+	for tag, commit := range map[string]string{"v1.0.0": old, "1.2.0": old, "v1.10.0": tip, "2.0.0-rc.1": tip, "v3": tip, "3.0": tip, "latest": tip, "0.9.0+a": tip, "0.9.0+b": old, "2025.12.11": old, "2026.01.05": tip, "v2026.02.03-rc.1": old} {
 		o.git("", "tag", tag, commit)
 	}
 	// Another second, so that the commits have an order.
@@ -38,9 +38,11 @@ func TestSemVer(t *testing.T) {
 		"Range":       {"numbers are compared as numbers", Reference{SemVer: ">=1.0.0 <2.0.0"}, "v1.10.0@sha1:" + tip, false},
 		"Wildcard":    {"an x stands for any", Reference{SemVer: "1.2.x"}, "1.2.0@sha1:" + old, false},
 		"Annotated":   {"the revision names the commit, not the tag object", Reference{SemVer: "~1.9"}, "v1.9.9@sha1:" + later, false},
-		"Prerelease":  {"only a range that names one takes one", Reference{SemVer: ">=1.0.0-0"}, "2.0.0-rc.1@sha1:" + tip, false},
-		"NoPre":       {"others do not", Reference{SemVer: "*"}, "v1.10.0@sha1:" + tip, false},
-		"Partial":     {"v3 and 3.0 are no versions, as in Flux", Reference{SemVer: ">=3.0.0-0"}, "", true},
+		"Prerelease":  {"only a range that names one takes one", Reference{SemVer: ">=1.0.0-0 <2000"}, "2.0.0-rc.1@sha1:" + tip, false},
+		"NoPre":       {"others do not", Reference{SemVer: "<2000"}, "v1.10.0@sha1:" + tip, false},
+		"Partial":     {"v3 and 3.0 are no versions, as in Flux", Reference{SemVer: ">=3.0.0-0 <4.0.0"}, "", true},
+		"ZeroPadded":  {"a date with zeros is a version, as in Flux", Reference{SemVer: ">=2025.0.0"}, "2026.01.05@sha1:" + tip, false},
+		"ZeroPre":     {"with a v and a prerelease as well", Reference{SemVer: ">=2025.0.0-0"}, "v2026.02.03-rc.1@sha1:" + old, false},
 		"None":        {"nothing in the range", Reference{SemVer: "9.x"}, "", true},
 		"Malformed":   {"a range that is none", Reference{SemVer: "one"}, "", true},
 		"BeforeTag":   {"the order of precedence", Reference{SemVer: "1.2.0", Tag: "v1.0.0", Branch: "main"}, "1.2.0@sha1:" + old, false},

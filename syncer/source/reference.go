@@ -9,6 +9,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+
+	"github.com/cascade-gitops/cascade/syncer/version"
 )
 
 // Reference names what to follow; the first that is set counts, in the order
@@ -120,8 +122,7 @@ func resolve(adv *packp.AdvRefs, ref Reference) ([]target, error) {
 // maxTied bounds the tags of one version whose commits are compared.
 const maxTied = 20
 
-// highest returns the tags of the highest version in a range, sorted. A tag is
-// a version as in Flux: all three numbers, after an optional v.
+// highest returns the tags of the highest version in a range, sorted.
 func highest(adv *packp.AdvRefs, versions string) ([]string, error) {
 	constraint, err := semver.NewConstraint(versions)
 	if err != nil {
@@ -134,7 +135,7 @@ func highest(adv *packp.AdvRefs, versions string) ([]string, error) {
 		if !ok {
 			continue
 		}
-		v, err := semver.StrictNewVersion(strings.TrimPrefix(tag, "v"))
+		v, err := version.Parse(tag)
 		if err != nil || !constraint.Check(v) {
 			continue
 		}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+
+	"github.com/cascade-gitops/cascade/syncer/version"
 )
 
 // Bounds of expressions, and of what one extracts of a tag.
@@ -114,8 +116,7 @@ func bySemVer(text string) (func([]candidate) (*candidate, error), error) {
 		versions := make(map[candidate]*semver.Version, len(all))
 		var fit []candidate
 		for _, c := range all {
-			// As Flux has it, a version is all three numbers, after an optional v.
-			v, err := semver.StrictNewVersion(strings.TrimPrefix(c.text, "v"))
+			v, err := version.Parse(c.text)
 			if err != nil || !constraint.Check(v) {
 				continue
 			}

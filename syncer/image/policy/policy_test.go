@@ -43,6 +43,7 @@ func TestLatest(t *testing.T) {
 		"SemVerPrerelease":    {reason: "-0 lets prereleases in", choice: semverOf(">=1.0.0-0"), tags: []string{"1.0.0", "2.0.0-rc.1"}, want: "2.0.0-rc.1"},
 		"SemVerWithV":         {reason: "a v may be before the version", choice: semverOf("*"), tags: []string{"v1.2.0", "1.1.0"}, want: "v1.2.0"},
 		"SemVerIgnoresOthers": {reason: "what is no whole version is passed over, as in Flux", choice: semverOf("*"), tags: []string{"latest", "9", "9.9", "1.0.0"}, want: "1.0.0"},
+		"ZeroPadded":          {reason: "a date with zeros is a version, as in Flux", choice: semverOf(">=2025.0.0"), tags: []string{"2025.12.11", "2026.01.05", "2026.2"}, want: "2026.01.05"},
 		"SemVerTied":          {reason: "build metadata has no order: the greatest tag", choice: semverOf("*"), tags: []string{"v1.0.0", "1.0.0"}, want: "v1.0.0"},
 		"SemVerNone":          {reason: "no tag fits", choice: semverOf(">=2"), tags: []string{"1.0.0"}, fails: "no tag fits"},
 		"SemVerInvalid":       {reason: "the range is not one", choice: semverOf("over the hills"), tags: []string{"1.0.0"}, fails: "range", spec: true},
