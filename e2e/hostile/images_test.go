@@ -79,6 +79,7 @@ func scans(o *outside) []fixture {
 	const limit, invalid, failure, url = "LimitExceeded", "InvalidPolicy", "Failure", "ImageURLInvalid"
 	plain := []string{"1.0.0", "2.0.0"}
 	quoted := strings.Repeat("9", 125)
+	repeats := "(?:" + strings.Repeat(".?", 1600) + "){1000}"
 	return []fixture{
 		scanOf("huge", "50 MiB of tags in one answer", many(50<<20/128, strings.Repeat("a", 125)), limit),
 		scanOf("short", "a million tags of a letter", many(1_000_000, "a"), limit),
@@ -123,6 +124,7 @@ func scans(o *outside) []fixture {
 		scanWith("password", "a password in the name, which messages would show", "image: 'u:"+password+"@$server/app'", url),
 		scanWith("metadata", "the metadata service", "image: 169.254.169.254/app, insecure: true", "ReadOperationFailed"),
 		scanWith("exclusions", "an expression that multiplies", `image: '$server/app', insecure: true, exclusionList: ['((((a{100}){100}){100}){100})']`, failure),
+		scanWith("exclusions-repeat", "expressions of 3 KiB of which Go makes 128 MiB each", "image: '$server/app', insecure: true, exclusionList: ["+strings.Repeat("'"+repeats+"',", 24)+"'x']", failure),
 		scanWith("exclusion-long", "an expression of a megabyte", "image: '$server/app', insecure: true, exclusionList: ['"+strings.Repeat("a|", 400_000)+"b']", failure),
 		scanWith("secret-elsewhere", "a Secret whose name has a path", "image: '$server/app', insecure: true, secretRef: {name: '../vault/canary'}", "AuthenticationFailed"),
 		scanWith("certificates", "certificates that are none", "image: '$server/app', secretRef: {name: docker}, certSecretRef: {name: login}", "AuthenticationFailed", "ReadOperationFailed"),
@@ -132,6 +134,7 @@ func scans(o *outside) []fixture {
 		policyOf("range-long", "a range of fifty thousand ranges", "policy: {semver: {range: '"+strings.Repeat(">=1.0.0 || ", 50_000)+"1.0.0'}}", plain, invalid),
 		policyOf("pattern", "an expression that is none", "policy: {alphabetical: {}}, filterTags: {pattern: '('}", plain, invalid),
 		policyOf("pattern-multiplies", "an expression that multiplies", "policy: {alphabetical: {}}, filterTags: {pattern: '((((a{100}){100}){100}){100})'}", plain, invalid),
+		policyOf("pattern-repeats", "an expression of 3 KiB of which Go makes 128 MiB", "policy: {alphabetical: {}}, filterTags: {pattern: '"+repeats+"'}", plain, invalid),
 		policyOf("pattern-long", "an expression of half a megabyte", "policy: {alphabetical: {}}, filterTags: {pattern: '"+strings.Repeat("a|", 250_000)+"b'}", plain, invalid),
 		policyOf("numbers", "versions of 125 digits", "policy: {semver: {range: '*'}}", []string{quoted, quoted[:100] + ".0.0"}, failure),
 		policyOf("exponent", "a number that is an exponent of itself", "policy: {numerical: {}}", []string{"1e999999999", "0x1p99999"}, failure),

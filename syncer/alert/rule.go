@@ -7,13 +7,17 @@ import (
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+
+	"github.com/cascade-gitops/cascade/syncer/pattern"
 )
 
 // Bounds of what an Alert may ask for. Go's expressions take a time that grows with the
-// length of the text only, but each of them takes memory.
+// length of the text only, but each of them takes memory, for as long as the Alert is there:
+// some 40 bytes a step.
 const (
 	mostExpressions     = 100
 	mostExpressionBytes = 1 << 10
+	mostSteps           = 20_000 // of all expressions of a list
 )
 
 // Event is what happened to an object, with the labels that the object had.
@@ -34,6 +38,7 @@ type Rule struct {
 func Compile(a *notificationv1beta3.Alert) (rule *Rule, wrong []error) {
 	compile := func(field string, texts []string) []*regexp.Regexp {
 		var all []*regexp.Regexp
+		steps := 0
 		for i, text := range texts {
 			if i == mostExpressions {
 				wrong = append(wrong, fmt.Errorf("cannot use spec.%s: it has more than %d expressions", field, mostExpressions))
@@ -43,10 +48,14 @@ func Compile(a *notificationv1beta3.Alert) (rule *Rule, wrong []error) {
 				wrong = append(wrong, fmt.Errorf("cannot use spec.%s[%d]: the expression has more than %d bytes", field, i, mostExpressionBytes))
 				continue
 			}
-			compiled, err := regexp.Compile(text)
+			compiled, n, err := pattern.Compile(text)
 			if err != nil {
 				wrong = append(wrong, fmt.Errorf("cannot use spec.%s[%d]: %w", field, i, err))
 				continue
+			}
+			if steps += n; steps > mostSteps {
+				wrong = append(wrong, fmt.Errorf("cannot use spec.%s[%d] and what follows: the expressions repeat too much: they are more than %d steps together", field, i, mostSteps))
+				break
 			}
 			all = append(all, compiled)
 		}

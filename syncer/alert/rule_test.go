@@ -1,6 +1,7 @@
 package alert
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,11 +110,13 @@ func TestCompileTells(t *testing.T) {
 		list   []string
 		want   string
 	}{
-		"Fine":  {reason: "nothing is wrong", list: []string{"a.*b"}},
-		"Wrong": {reason: "the expression is none", list: []string{"a", "("}, want: "spec.exclusionList[1]"},
-		"Long":  {reason: "the expression takes much memory", list: []string{strings.Repeat("a", mostExpressionBytes+1)}, want: "more than 1024 bytes"},
-		"Huge":  {reason: "a repetition of repetitions takes much memory", list: []string{"((a{100}){100}){100}"}, want: "spec.exclusionList[0]"},
-		"Many":  {reason: "there are many", list: make([]string, 10_000), want: "more than 100 expressions"},
+		"Fine":    {reason: "nothing is wrong", list: []string{"a.*b"}},
+		"Wrong":   {reason: "the expression is none", list: []string{"a", "("}, want: "spec.exclusionList[1]"},
+		"Long":    {reason: "the expression takes much memory", list: []string{strings.Repeat("a", mostExpressionBytes+1)}, want: "more than 1024 bytes"},
+		"Huge":    {reason: "a repetition of repetitions takes much memory", list: []string{"((a{100}){100}){100}"}, want: "spec.exclusionList[0]"},
+		"Repeats": {reason: "a short text repeats a thousand times", list: []string{"(?:" + strings.Repeat(".?", 500) + "){1000}"}, want: "repeats too much"},
+		"All":     {reason: "each repeats little, and all of them much", list: slices.Repeat([]string{"a{1000}"}, 100), want: "spec.exclusionList[20]"},
+		"Many":    {reason: "there are many", list: make([]string, 10_000), want: "more than 100 expressions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, wrong := Compile(alertOf(func(s *notificationv1beta3.AlertSpec) { s.ExclusionList = tt.list }))

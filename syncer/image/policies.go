@@ -164,7 +164,9 @@ func (r *Policies) choose(ctx context.Context, obj *imagev1.ImagePolicy) outcome
 		}
 		return failed(imagev1.DependencyNotReadyReason, fmt.Errorf("the tags of ImageRepository %s are not known here yet: its image was not listed, or is suspended or of another shard", name))
 	}
-	tag, err := policy.Latest(obj.Spec.Policy, obj.Spec.FilterTags, tags)
+	matching, cancel := context.WithTimeout(ctx, mostMatching)
+	defer cancel()
+	tag, err := policy.Latest(matching, obj.Spec.Policy, obj.Spec.FilterTags, tags)
 	switch {
 	case errors.As(err, new(*policy.Invalid)):
 		return stalled(reasonInvalidPolicy, err)

@@ -74,7 +74,7 @@ func (r *Repositories) rest(ctx context.Context, obj *imagev1.ImageRepository) {
 	ctx, cancel := context.WithTimeout(ctx, mostRest)
 	defer cancel()
 	if origin, err := originOf(ctx, r.Ways, obj); err == nil {
-		r.Scans.Recall(client.ObjectKeyFromObject(obj), obj.UID, origin, obj.GetExclusionList())
+		r.Scans.Recall(ctx, client.ObjectKeyFromObject(obj), obj.UID, origin, obj.GetExclusionList())
 	}
 }
 
@@ -124,15 +124,15 @@ func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) ou
 		return stalled(imagev1.ImageURLInvalidReason, err)
 	}
 	exclusions := obj.GetExclusionList()
-	if _, err := policy.Kept(exclusions, nil); err != nil {
+	if _, err := policy.Kept(ctx, exclusions, nil); err != nil {
 		return stalled(reasonFailure, err)
 	}
 	obj.Status.CanonicalImageName = canonical
 	timeout := obj.GetTimeout()
 	stall.Allow(ctx, timeout)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	asking, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	origin, err := originOf(ctx, r.Ways, obj)
+	origin, err := originOf(asking, r.Ways, obj)
 	if err != nil {
 		return failed(reasonOf(err), err)
 	}
@@ -146,14 +146,14 @@ func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) ou
 		since = last.ScanTime.Time
 	}
 	name := client.ObjectKeyFromObject(obj)
-	of, err := r.Scans.Scan(ctx, name, obj.UID, origin, exclusions, since)
+	of, err := r.Scans.Scan(asking, name, obj.UID, origin, exclusions, since)
 	if err != nil {
 		if errors.As(err, new(*policy.Invalid)) {
 			return stalled(reasonFailure, err)
 		}
 		if _, known := r.Scans.Of(obj); !known {
 			// This process has begun: its policies go on with what the one before it listed.
-			r.Scans.Recall(name, obj.UID, origin, exclusions)
+			r.Scans.Recall(ctx, name, obj.UID, origin, exclusions)
 		}
 		return failed(reasonOf(err), err)
 	}

@@ -63,6 +63,10 @@ type tagList struct {
 // mostExclusions bounds the lists of exclusions for which tags of one image are remembered.
 const mostExclusions = 20
 
+// mostMatching bounds the time in which the tags of an image are matched with the expressions of one object: it takes a
+// processor, whatever the timeout of an answer is.
+const mostMatching = time.Minute
+
 // scan is what an ImageRepository has.
 type scan struct {
 	uid types.UID
@@ -101,17 +105,17 @@ func (s *Scans) Scan(ctx context.Context, name types.NamespacedName, uid types.U
 	if err != nil {
 		return scan{}, err
 	}
-	return s.take(name, scan{uid: uid, image: origin.URL, identity: identity, list: list}, exclusions)
+	return s.take(ctx, name, scan{uid: uid, image: origin.URL, identity: identity, list: list}, exclusions)
 }
 
 // Recall is Scan of what is known, without a request. It is false where nothing is.
-func (s *Scans) Recall(name types.NamespacedName, uid types.UID, origin source.ImageOrigin, exclusions []string) (scan, bool) {
+func (s *Scans) Recall(ctx context.Context, name types.NamespacedName, uid types.UID, origin source.ImageOrigin, exclusions []string) (scan, bool) {
 	identity := origin.Identity()
 	list, ok := s.young(identity, time.Time{})
 	if !ok {
 		return scan{}, false
 	}
-	of, err := s.take(name, scan{uid: uid, image: origin.URL, identity: identity, list: list}, exclusions)
+	of, err := s.take(ctx, name, scan{uid: uid, image: origin.URL, identity: identity, list: list}, exclusions)
 	return of, err == nil
 }
 
@@ -179,15 +183,17 @@ func (s *Scans) young(identity string, since time.Time) (*tagList, bool) {
 }
 
 // take makes a list that of an ImageRepository.
-func (s *Scans) take(name types.NamespacedName, of scan, exclusions []string) (scan, error) {
+func (s *Scans) take(ctx context.Context, name types.NamespacedName, of scan, exclusions []string) (scan, error) {
 	list := of.list
 	excludes := strings.Join(exclusions, "\n")
 	s.mu.Lock()
 	kept, ok := list.kept[excludes]
 	s.mu.Unlock()
 	if !ok {
+		ctx, cancel := context.WithTimeout(ctx, mostMatching)
+		defer cancel()
 		var err error
-		if kept, err = policy.Kept(exclusions, list.tags); err != nil {
+		if kept, err = policy.Kept(ctx, exclusions, list.tags); err != nil {
 			return scan{}, err
 		}
 		kept = slices.Clip(kept)

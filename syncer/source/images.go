@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/cascade-gitops/cascade/syncer/pattern"
 	"github.com/cascade-gitops/cascade/syncer/version"
 )
 
@@ -162,7 +162,7 @@ func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageRefer
 			if err != nil {
 				return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
 			}
-			if tag, err = newest(tags, ref, mediaType); err != nil {
+			if tag, err = newest(ctx, tags, ref, mediaType); err != nil {
 				return err
 			}
 		}
@@ -193,18 +193,21 @@ func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageRefer
 }
 
 // newest returns the tag of the highest version in a range.
-func newest(tags []string, ref ImageReference, mediaType string) (string, error) {
+func newest(ctx context.Context, tags []string, ref ImageReference, mediaType string) (string, error) {
 	constraint, err := semver.NewConstraint(ref.SemVer)
 	if err != nil {
 		return "", failf(ReasonReadFailed, "cannot read the version range %q in spec.ref.semver: %w", ref.SemVer, err)
 	}
-	filter, err := regexp.Compile(ref.SemVerFilter)
+	filter, _, err := pattern.Compile(ref.SemVerFilter)
 	if err != nil {
 		return "", failf(ReasonReadFailed, "cannot read spec.ref.semverFilter: %w", err)
 	}
 	var best *semver.Version
 	var found string
 	for _, tag := range tags {
+		if err := ctx.Err(); err != nil {
+			return "", imageError(ReasonReadFailed, fmt.Sprintf("cannot match %d tags with spec.ref.semverFilter", len(tags)), err)
+		}
 		if !filter.MatchString(tag) {
 			continue
 		}

@@ -328,23 +328,24 @@ func TestImageVersions(t *testing.T) {
 		want      string
 		fails     string
 	}{
-		"Range":    {"the highest in a range", ImageReference{SemVer: "1.x"}, "", "1.9.0", ""},
-		"Prefix":   {"a v before the number is kept", ImageReference{SemVer: "~1.2"}, "", "v1.2.0", ""},
-		"Pre":      {"a pre-release only if the range has one", ImageReference{SemVer: ">=1.9.0-0 <2.0.0-0"}, "", "1.10.0-rc.1", ""},
-		"Filter":   {"only those that match", ImageReference{SemVer: "*", SemVerFilter: "^1\\.0"}, "", "1.0.0", ""},
-		"Chart":    {"the tag of a chart has an underscore for a plus", ImageReference{SemVer: "1.9.x"}, ChartMediaType, "1.9.0_build.2", ""},
-		"Zero":     {"as Flux has it, a zero before a number", ImageReference{SemVer: "~1.3"}, "", "01.3.0", ""},
-		"None":     {"nothing in the range", ImageReference{SemVer: "3.x"}, "", "", ReasonReadFailed},
-		"NoRange":  {"what cannot be read", ImageReference{SemVer: "a b"}, "", "", ReasonReadFailed},
-		"NoFilter": {"a filter that cannot be read", ImageReference{SemVer: "*", SemVerFilter: "("}, "", "", ReasonReadFailed},
+		"Range":         {"the highest in a range", ImageReference{SemVer: "1.x"}, "", "1.9.0", ""},
+		"Prefix":        {"a v before the number is kept", ImageReference{SemVer: "~1.2"}, "", "v1.2.0", ""},
+		"Pre":           {"a pre-release only if the range has one", ImageReference{SemVer: ">=1.9.0-0 <2.0.0-0"}, "", "1.10.0-rc.1", ""},
+		"Filter":        {"only those that match", ImageReference{SemVer: "*", SemVerFilter: "^1\\.0"}, "", "1.0.0", ""},
+		"Chart":         {"the tag of a chart has an underscore for a plus", ImageReference{SemVer: "1.9.x"}, ChartMediaType, "1.9.0_build.2", ""},
+		"Zero":          {"as Flux has it, a zero before a number", ImageReference{SemVer: "~1.3"}, "", "01.3.0", ""},
+		"None":          {"nothing in the range", ImageReference{SemVer: "3.x"}, "", "", ReasonReadFailed},
+		"NoRange":       {"what cannot be read", ImageReference{SemVer: "a b"}, "", "", ReasonReadFailed},
+		"FilterRepeats": {"a filter that repeats what Go makes 128 MiB of", ImageReference{SemVer: "*", SemVerFilter: "(?:" + strings.Repeat(".?", 1600) + "){1000}"}, "", "", ReasonReadFailed},
+		"NoFilter":      {"a filter that cannot be read", ImageReference{SemVer: "*", SemVerFilter: "("}, "", "", ReasonReadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := newest(tags, tc.ref, tc.mediaType)
+			got, err := newest(t.Context(), tags, tc.ref, tc.mediaType)
 			if got != tc.want || (err != nil) != (tc.fails != "") || (err != nil && ReasonOf(err) != tc.fails) {
 				t.Errorf("%s: newest() = %q, %v, want %q %s", tc.reason, got, err, tc.want, tc.fails)
 			}
 			slices.Reverse(tags)
-			if again, _ := newest(tags, tc.ref, tc.mediaType); again != got {
+			if again, _ := newest(t.Context(), tags, tc.ref, tc.mediaType); again != got {
 				t.Errorf("%s: newest() = %q in another order, before %q", tc.reason, again, got)
 			}
 		})

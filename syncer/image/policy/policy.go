@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -13,13 +14,15 @@ import (
 	"github.com/Masterminds/semver/v3"
 	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
 
+	"github.com/cascade-gitops/cascade/syncer/pattern"
 	"github.com/cascade-gitops/cascade/syncer/version"
 )
 
-// Bounds of expressions, and of what one extracts of a tag.
+// Bounds of ranges, and of what an expression extracts of a tag.
 const (
-	mostPattern   = 4 << 10
+	mostRange     = 4 << 10
 	mostExtracted = 1 << 10
+	mostGroups    = 100 // of an expression that extracts: each step of it remembers where all of them are
 )
 
 // descending is the order that chooses the first instead of the last.
@@ -39,13 +42,14 @@ func invalid(format string, args ...any) error { return &Invalid{fmt.Errorf(form
 // candidate is a tag and the text by which it is compared.
 type candidate struct{ tag, text string }
 
-// Latest returns the tag that a policy chooses. filter may be nil.
-func Latest(choice imagev1.ImagePolicyChoice, filter *imagev1.TagFilter, tags []string) (string, error) {
+// Latest returns the tag that a policy chooses. filter may be nil. The context bounds the time in which
+// tags are matched with it.
+func Latest(ctx context.Context, choice imagev1.ImagePolicyChoice, filter *imagev1.TagFilter, tags []string) (string, error) {
 	order, err := orderOf(choice)
 	if err != nil {
 		return "", err
 	}
-	candidates, err := filtered(filter, tags)
+	candidates, err := filtered(ctx, filter, tags)
 	if err != nil {
 		return "", err
 	}
@@ -105,8 +109,8 @@ func best(all []candidate, compare func(a, b candidate) int) *candidate {
 }
 
 func bySemVer(text string) (func([]candidate) (*candidate, error), error) {
-	if len(text) > mostPattern {
-		return nil, invalid("cannot use the range of spec.policy.semver: it has more than %d bytes", mostPattern)
+	if len(text) > mostRange {
+		return nil, invalid("cannot use the range of spec.policy.semver: it has more than %d bytes", mostRange)
 	}
 	constraint, err := semver.NewConstraint(text)
 	if err != nil {
@@ -155,18 +159,15 @@ func byNumber(all []candidate, sign int) (*candidate, error) {
 }
 
 // compile compiles an expression of a spec.
-func compile(where, pattern string) (*regexp.Regexp, error) {
-	if len(pattern) > mostPattern {
-		return nil, invalid("cannot use %s: it has more than %d bytes", where, mostPattern)
-	}
-	re, err := regexp.Compile(pattern)
+func compile(where, text string) (*regexp.Regexp, error) {
+	re, _, err := pattern.Compile(text)
 	if err != nil {
 		return nil, invalid("cannot use %s: %w", where, err)
 	}
 	return re, nil
 }
 
-func filtered(filter *imagev1.TagFilter, tags []string) ([]candidate, error) {
+func filtered(ctx context.Context, filter *imagev1.TagFilter, tags []string) ([]candidate, error) {
 	candidates := make([]candidate, 0, len(tags))
 	if filter == nil {
 		for _, tag := range tags {
@@ -181,13 +182,20 @@ func filtered(filter *imagev1.TagFilter, tags []string) ([]candidate, error) {
 	if len(filter.Extract) > mostExtracted {
 		return nil, invalid("cannot use spec.filterTags.extract: it has more than %d bytes", mostExtracted)
 	}
+	if filter.Extract != "" && re.NumSubexp() > mostGroups {
+		return nil, invalid("cannot use spec.filterTags.pattern: it has more than %d groups", mostGroups)
+	}
 	for _, tag := range tags {
-		match := re.FindStringSubmatchIndex(tag)
-		switch {
-		case match == nil:
-		case filter.Extract == "":
-			candidates = append(candidates, candidate{tag, tag})
-		default:
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("cannot match %d tags with spec.filterTags: %w", len(tags), err)
+		}
+		if filter.Extract == "" {
+			if re.MatchString(tag) {
+				candidates = append(candidates, candidate{tag, tag})
+			}
+			continue
+		}
+		if match := re.FindStringSubmatchIndex(tag); match != nil {
 			text := re.ExpandString(nil, filter.Extract, tag, match)
 			if len(text) > mostExtracted {
 				return nil, invalid("cannot use spec.filterTags.extract: it makes more than %d bytes of a tag", mostExtracted)
@@ -198,11 +206,12 @@ func filtered(filter *imagev1.TagFilter, tags []string) ([]candidate, error) {
 	return candidates, nil
 }
 
-// Kept returns the tags that no expression of an exclusion list matches, in their order.
-func Kept(exclusions, tags []string) ([]string, error) {
+// Kept returns the tags that no expression of an exclusion list matches, in their order. The context bounds
+// the time that this takes.
+func Kept(ctx context.Context, exclusions, tags []string) ([]string, error) {
 	expressions := make([]*regexp.Regexp, 0, len(exclusions))
-	for i, pattern := range exclusions {
-		re, err := compile(fmt.Sprintf("spec.exclusionList[%d]", i), pattern)
+	for i, text := range exclusions {
+		re, err := compile(fmt.Sprintf("spec.exclusionList[%d]", i), text)
 		if err != nil {
 			return nil, err
 		}
@@ -210,6 +219,9 @@ func Kept(exclusions, tags []string) ([]string, error) {
 	}
 	kept := make([]string, 0, len(tags))
 	for _, tag := range tags {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("cannot match %d tags with spec.exclusionList: %w", len(tags), err)
+		}
 		if !slices.ContainsFunc(expressions, func(re *regexp.Regexp) bool { return re.MatchString(tag) }) {
 			kept = append(kept, tag)
 		}

@@ -1,10 +1,12 @@
 package policy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +24,22 @@ func alphabetical(order string) imagev1.ImagePolicyChoice {
 
 func numerical(order string) imagev1.ImagePolicyChoice {
 	return imagev1.ImagePolicyChoice{Numerical: &imagev1.NumericalPolicy{Order: order}}
+}
+
+// repeats is an expression of 3 KiB, of which Go makes more than three million steps.
+var repeats = "(?:" + strings.Repeat(".?", 1600) + "){1000}"
+
+// allocates is an error if more than 16 MiB are allocated since it was called.
+func allocates() func() error {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	return func() error {
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+			return fmt.Errorf("%d MiB were allocated", n>>20)
+		}
+		return nil
+	}
 }
 
 func TestLatest(t *testing.T) {
@@ -68,6 +86,9 @@ func TestLatest(t *testing.T) {
 		"FilterInvalid":       {reason: "not an expression", choice: semverOf("*"), filter: filter(`(`, ""), tags: []string{"1.0.0"}, fails: "filterTags.pattern", spec: true},
 		"FilterLookahead":     {reason: "RE2 looks at nothing twice", choice: semverOf("*"), filter: filter(`(?=a)`, ""), tags: []string{"1.0.0"}, fails: "filterTags.pattern", spec: true},
 		"FilterRepeats":       {reason: "repetitions of repetitions are refused by the library", choice: semverOf("*"), filter: filter(`((a{100}){100}){100}`, ""), tags: []string{"1.0.0"}, fails: "filterTags.pattern", spec: true},
+		"Repeats":             {reason: "what is short may repeat a thousand times", choice: semverOf("*"), filter: filter(repeats, ""), tags: []string{"1.0.0"}, fails: "filterTags.pattern", spec: true},
+		"Groups":              {reason: "what extracts has few groups", choice: semverOf("*"), filter: filter(strings.Repeat("()", 500)+".*", "$0"), tags: []string{"1.0.0"}, fails: "groups", spec: true},
+		"GroupsUnused":        {reason: "what extracts nothing may have any", choice: semverOf("*"), filter: filter(strings.Repeat("()", 500)+".*", ""), tags: []string{"1.0.0"}, want: "1.0.0"},
 		"FilterLong":          {reason: "an expression is bounded", choice: semverOf("*"), filter: filter(strings.Repeat("a", 5000), ""), tags: []string{"1.0.0"}, fails: "more than", spec: true},
 		"ExtractLong":         {reason: "what extracts is bounded", choice: semverOf("*"), filter: filter(`.`, strings.Repeat("a", 2000)), tags: []string{"1.0.0"}, fails: "more than", spec: true},
 		"ExtractGrows":        {reason: "a tag does not become a thousand", choice: alphabetical("asc"), filter: filter(`.*`, strings.Repeat("$0", 200)), tags: []string{strings.Repeat("a", 100)}, fails: "makes more than", spec: true},
@@ -76,7 +97,11 @@ func TestLatest(t *testing.T) {
 		"NoTags":              {reason: "an image without tags", choice: semverOf("*"), fails: "no tag fits"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Latest(tt.choice, tt.filter, tt.tags)
+			bounded := allocates()
+			got, err := Latest(t.Context(), tt.choice, tt.filter, tt.tags)
+			if err := bounded(); err != nil {
+				t.Errorf("%s: %v", tt.reason, err)
+			}
 			if tt.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fails) {
 					t.Fatalf("%s: got %q, %v; want an error with %q", tt.reason, got, err, tt.fails)
@@ -117,10 +142,10 @@ func TestLatestProperties(t *testing.T) {
 			}
 		}
 		for name, choice := range choices {
-			got, err := Latest(choice, filter, tags)
+			got, err := Latest(t.Context(), choice, filter, tags)
 			shuffled := slices.Clone(tags)
 			random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-			again, err2 := Latest(choice, filter, shuffled)
+			again, err2 := Latest(t.Context(), choice, filter, shuffled)
 			if got != again || (err == nil) != (err2 == nil) {
 				t.Fatalf("round %d, %s: %v gives %q, %v, and in another order %q, %v", round, name, tags, got, err, again, err2)
 			}
@@ -130,7 +155,7 @@ func TestLatestProperties(t *testing.T) {
 			if !slices.Contains(tags, got) || !pattern.MatchString(got) {
 				t.Fatalf("round %d, %s: %q is not of the filtered set of %v", round, name, got, tags)
 			}
-			if alone, err := Latest(choice, filter, []string{got}); err != nil || alone != got {
+			if alone, err := Latest(t.Context(), choice, filter, []string{got}); err != nil || alone != got {
 				t.Fatalf("round %d, %s: %q alone gives %q, %v", round, name, got, alone, err)
 			}
 		}
@@ -149,10 +174,16 @@ func TestKept(t *testing.T) {
 		"Nothing":  {reason: "no list, no exclusion", tags: []string{"a"}, want: []string{"a"}},
 		"Invalid":  {reason: "not an expression", exclusions: []string{`(`}, fails: true},
 		"Bounded":  {reason: "an expression is bounded", exclusions: []string{strings.Repeat("a", 5000)}, fails: true},
+		"Repeats":  {reason: "what is short may repeat a thousand times", exclusions: slices.Repeat([]string{repeats}, 25), fails: true},
+		"Class":    {reason: "a repeat of one class is not much", exclusions: []string{`^[a-f0-9]{1,1000}\p{L}{0,64}$`}, tags: []string{"ab", "x"}, want: []string{"x"}},
 		"Emptying": {reason: "all may be excluded", exclusions: []string{`.*`}, tags: []string{"a", "b"}, want: []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Kept(tt.exclusions, tt.tags)
+			bounded := allocates()
+			got, err := Kept(t.Context(), tt.exclusions, tt.tags)
+			if err := bounded(); err != nil {
+				t.Errorf("%s: %v", tt.reason, err)
+			}
 			if tt.fails != (err != nil) || !slices.Equal(got, tt.want) {
 				t.Errorf("%s: got %q, %v; want %q", tt.reason, got, err, tt.want)
 			}
@@ -160,5 +191,18 @@ func TestKept(t *testing.T) {
 				t.Errorf("%s: %v is not of the spec", tt.reason, err)
 			}
 		})
+	}
+}
+
+// TestMatchingEnds: to match expressions with tags takes a time that the context bounds.
+func TestMatchingEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	tags := []string{"1.0.0"}
+	if _, err := Latest(ctx, semverOf("*"), &imagev1.TagFilter{Pattern: ".*"}, tags); !errors.Is(err, context.Canceled) || errors.As(err, new(*Invalid)) {
+		t.Errorf("Latest() = %v after its time", err)
+	}
+	if _, err := Kept(ctx, []string{"x"}, tags); !errors.Is(err, context.Canceled) || errors.As(err, new(*Invalid)) {
+		t.Errorf("Kept() = %v after its time", err)
 	}
 }
