@@ -3,9 +3,11 @@ package render
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
 	"sigs.k8s.io/kustomize/kyaml/kio"
 )
 
@@ -110,4 +112,39 @@ func FuzzCheck(f *testing.F) {
 			return err
 		})
 	})
+}
+
+// TestNodes: what is counted of a text is no less than what a parser makes of it.
+func TestNodes(t *testing.T) {
+	const n = 1000
+	for _, text := range []string{
+		"a: {" + strings.Repeat("b,", n) + "}", "a: {" + strings.Repeat("b: c,", n) + "}", "a: [" + strings.Repeat("b,", n) + "]", "a: [" + strings.Repeat("b:,", n) + "]",
+		strings.Repeat("- a\n", n), strings.Repeat("-\n", n), strings.Repeat("-\r", n), strings.Repeat("-\ta\r", n), strings.Repeat("- a\r\n", n),
+		strings.Repeat("-\u0085", n), strings.Repeat("-\u2028", n), strings.Repeat("-\u2029", n), strings.Repeat("? a\n", n), strings.Repeat("?\r", n),
+		strings.Repeat("- - - a\n", n), strings.Repeat("- a: b\n", n), strings.Repeat("- ? a\n", n), strings.Repeat("- [{}]\n", n), strings.Repeat("---\n", n), strings.Repeat("---\r", n), strings.Repeat("--- a\n", n),
+		utf16(strings.Repeat("- a\n", n)), utf16(strings.Repeat("-\r", n)),
+	} {
+		made := 0
+		var count func(n *yaml.Node)
+		count = func(n *yaml.Node) {
+			made++
+			for _, child := range n.Content {
+				count(child)
+			}
+		}
+		decoder := yaml.NewDecoder(strings.NewReader(text))
+		for {
+			var doc yaml.Node
+			if err := decoder.Decode(&doc); err != nil {
+				if !errors.Is(err, io.EOF) {
+					t.Logf("%.20q: %v", text, err)
+				}
+				break
+			}
+			count(&doc)
+		}
+		if counted := Nodes([]byte(text)); counted+10 < made {
+			t.Errorf("%.20q is %d nodes, and counted as %d", text, made, counted)
+		}
+	}
 }

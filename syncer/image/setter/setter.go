@@ -20,8 +20,13 @@ import (
 // Token is in each marker; a file without it has none.
 const Token = "$imagepolicy"
 
-// mostMarker bounds the comment of a marker.
-const mostMarker = 1 << 10
+const (
+	// mostMarker bounds the comment of a marker.
+	mostMarker = 1 << 10
+	// mostNodes bounds the nodes of a file. It is parsed in the agent's own process, where each takes some 200 bytes, and
+	// is there twice at the end. Definitions have some 170 000 in 4 MiB.
+	mostNodes = 250_000
+)
 
 // Image is what a policy chose. Digest may be empty.
 type Image struct{ Name, Tag, Digest string }
@@ -86,6 +91,9 @@ func Set(file []byte, policies Policies) (_ []byte, _ []Change, err error) {
 func parse(file []byte) ([]*yaml.Node, error) {
 	if !utf8.Valid(file) {
 		return nil, errors.New("cannot read the YAML: it is not UTF-8")
+	}
+	if n := render.Nodes(file); n > mostNodes {
+		return nil, fmt.Errorf("%w: it may have %d nodes, and a file with markers has %d at most: split it", render.ErrHostile, n, mostNodes)
 	}
 	if err := render.Check(file); err != nil {
 		return nil, err

@@ -2,13 +2,17 @@ package setter
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
 const sum = "sha256:6129bb944cada32b4662eafd13fd9904d34c77286bf2ec4523eaedb711757cb0"
@@ -248,4 +252,35 @@ func values(t *testing.T, file []byte) []string {
 		walk(document)
 	}
 	return all
+}
+
+// TestHostile: files that are below the bound of bytes, and of which the parser would make hundreds of megabytes.
+func TestHostile(t *testing.T) {
+	marked := "c: d # {\"$imagepolicy\": \"ns:p\"}\n"
+	for name, file := range map[string]string{
+		"Flat":  "a: {" + strings.Repeat("b,", 2_000_000) + "}\n" + marked,
+		"List":  "a: [" + strings.Repeat("b,", 2_000_000) + "]\n" + marked,
+		"Pairs": "a: [" + strings.Repeat("b:,", 1_300_000) + "]\n" + marked,
+		"Lines": "a:\n" + strings.Repeat("-\n", 2_000_000) + marked,
+		"Keys":  strings.Repeat("?\n", 2_000_000) + marked,
+		"Parts": strings.Repeat("---\n", 1_000_000) + marked,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _, err := Set([]byte(file), Policies{"ns:p": {Name: "i", Tag: "1"}})
+			runtime.ReadMemStats(&after)
+			if !errors.Is(err, render.ErrHostile) {
+				t.Errorf("Set() = %v, want an error of %v", err, render.ErrHostile)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+				t.Errorf("%d MiB were allocated", n>>20)
+			}
+		})
+	}
+	// A bundle of definitions, whose lines are descriptions for the most part, is no harm.
+	bundle := strings.Repeat("description: \"what it is, and why: see there, or here, where more of it is told\"\ntype: string\nof: a text that goes on for a while\n---\n", 15_000) + marked
+	if out, changes, err := Set([]byte(bundle), Policies{"ns:p": {Name: "i", Tag: "1"}}); err != nil || len(changes) != 1 || len(out) != len(bundle)+2 {
+		t.Errorf("Set() of %d bytes = %d bytes, %v, %v", len(bundle), len(out), changes, err)
+	}
 }
