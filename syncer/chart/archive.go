@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
 // Limits of a chart, with all that is packed in it. The sizes are Helm's.
@@ -32,16 +34,20 @@ const (
 	maxDepth = 100
 	// maxNesting bounds how deep charts are in charts.
 	maxNesting = 10
+	// maxNodes bounds the YAML of a chart and the charts in it that is parsed in this process, where
+	// a node takes a hundred times its text. The values of large charts have some ten thousand.
+	maxNodes = 300_000
 )
 
 // budget is what a chart may still take.
 type budget struct {
 	file, bytes  int64
 	files, names int
+	nodes        int
 }
 
 func newBudget(file int64) *budget {
-	return &budget{file: file, bytes: maxInflated, files: maxFiles, names: maxNames}
+	return &budget{file: file, bytes: maxInflated, files: maxFiles, names: maxNames, nodes: maxNodes}
 }
 
 // name counts the name of a header before it is looked at: one may have a megabyte, and
@@ -68,6 +74,14 @@ func (b *budget) take(name string, size int64) error {
 		return limitf("the files of the chart have more than %d bytes", maxInflated)
 	}
 	return nil
+}
+
+// parse counts YAML and checks it before it is parsed.
+func (b *budget) parse(data []byte) error {
+	if b.nodes -= render.Nodes(data); b.nodes < 0 {
+		return limitf("with it the metadata and the values of the chart have more than %d nodes", maxNodes)
+	}
+	return render.Check(data)
 }
 
 var (

@@ -227,13 +227,14 @@ func (c *Charts) FromRepository(ctx context.Context, r Repository, spec Spec, ve
 		if err != nil {
 			return nil, err
 		}
+		b := newBudget(c.limits.File)
 		merged, merging, err := mergeValues(files, spec.IgnoreMissingValues, func(name string) (map[string]any, error) {
 			if path.Clean(name) == valuesFile {
 				return chart.Values, nil
 			}
 			for _, f := range chart.Files {
 				if f.Name == path.Clean(name) {
-					return parseValues(f.Data)
+					return b.values(f.Data)
 				}
 			}
 			return nil, fs.ErrNotExist

@@ -16,7 +16,6 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"sigs.k8s.io/yaml"
 
-	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -141,7 +140,7 @@ func assemble(ctx context.Context, files []*archive.BufferedFile, b *budget, wha
 		}
 		switch name {
 		case chartFile, lockFile, valuesFile, requirementsFile, requirementsLockFile:
-			if err := render.Check(f.Data); err != nil {
+			if err := b.parse(f.Data); err != nil {
 				return nil, fmt.Errorf("cannot read %s: %w", f.Name, err)
 			}
 		case schemaFile:
@@ -292,14 +291,14 @@ func find(files []*archive.BufferedFile, name string) ([]byte, error) {
 
 // metadataOf reads the metadata of a chart, also in the form of before Helm 3.
 func metadataOf(read func(name string) ([]byte, error)) (*helmchart.Metadata, error) {
-	m := &helmchart.Metadata{}
+	m, b := &helmchart.Metadata{}, newBudget(0)
 	for _, name := range []string{chartFile, requirementsFile} {
 		data, err := read(name)
 		if errors.Is(err, fs.ErrNotExist) && name == requirementsFile {
 			break
 		}
 		if err == nil {
-			err = render.Check(data)
+			err = b.parse(data)
 		}
 		if err == nil {
 			err = yaml.Unmarshal(bytes.TrimPrefix(data, bom), m)
@@ -324,7 +323,7 @@ func readAll(r io.Reader, most int64, err error) ([]byte, error) {
 
 // parseLock reads a lock file; nil if it is empty.
 func parseLock(data []byte) (*helmchart.Lock, error) {
-	if err := render.Check(data); err != nil {
+	if err := newBudget(0).parse(data); err != nil {
 		return nil, err
 	}
 	var lock *helmchart.Lock

@@ -150,6 +150,12 @@ func TestLoadHostile(t *testing.T) {
 	for i := range maxFiles + 1 {
 		countless = append(countless, file(fmt.Sprintf("c/%d", i), ""))
 	}
+	dense := "a: {" + strings.Repeat("b,", 2_600_000) + "}\n"
+	var denseSubs []string
+	for i := range 19 {
+		sub := fmt.Sprintf("charts/c%d/", i)
+		denseSubs = append(denseSubs, sub+"Chart.yaml", fmt.Sprintf("apiVersion: v2\nname: c%d\nversion: 1.0.0\n", i), sub+"values.yaml", "a: ["+strings.Repeat("b,", 100_000)+"]\n")
+	}
 	nested := tgz(t, with())
 	for range maxNesting + 2 {
 		nested = tgz(t, with("charts/n.tgz", string(nested)))
@@ -215,6 +221,9 @@ func TestLoadHostile(t *testing.T) {
 		"cycle in sub":       {"an alias that contains itself kills a process", tgz(t, with("charts/a.tgz", string(tgz(t, with("values.yaml", "a: &a {k: *a}\n"))))), ReasonPackage, "contains itself"},
 		"laughs":             {"aliases that expand", tgz(t, with("values.yaml", laughs(9))), ReasonPackage, "expands to more than"},
 		"deep values":        {"brackets without end", tgz(t, with("values.yaml", "a: "+strings.Repeat("[", 100_000))), ReasonPackage, ""},
+		"dense values":       {"a text of commas is a hundred times its size when it is parsed", tgz(t, with("values.yaml", dense)), source.ReasonLimitExceeded, "values.yaml"},
+		"dense Chart":        {"the same elsewhere", tgz(t, with("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\nx: ["+strings.Repeat("b,", 1_000_000)+"]\n")), source.ReasonLimitExceeded, "Chart.yaml"},
+		"dense sub values":   {"little in each chart, and much in all of them", tgz(t, with(denseSubs...)), source.ReasonLimitExceeded, "values.yaml"},
 		"null dependency":    {"an empty node is no panic (CVE-2025-55198)", tgz(t, with("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\ndependencies: [null]\n")), ReasonPackage, "null nodes"},
 		"null maintainer":    {"an empty node is no panic (CVE-2025-55198)", tgz(t, with("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\nmaintainers: [null]\n")), ReasonPackage, "null nodes"},
 		"null lock":          {"an empty node is no panic", tgz(t, with("Chart.lock", "dependencies: [null]\n")), ReasonPackage, "empty dependency"},

@@ -252,7 +252,7 @@ func (l *local) build(version, inputs string, from map[string]access) (*Build, e
 			if err != nil {
 				return nil, err
 			}
-			return parseValues(data)
+			return b.values(data)
 		})
 		if err != nil {
 			return nil, err

@@ -11,8 +11,6 @@ import (
 	"helm.sh/helm/v4/pkg/chart/common"
 	helmchart "helm.sh/helm/v4/pkg/chart/v2"
 	"sigs.k8s.io/yaml"
-
-	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
 // wanted are the values files that make a difference: the default one alone does
@@ -46,8 +44,8 @@ func mergeValues(files []string, ignoreMissing bool, read func(name string) (map
 	return merged, found, nil
 }
 
-func parseValues(data []byte) (map[string]any, error) {
-	if err := render.Check(data); err != nil {
+func (b *budget) values(data []byte) (map[string]any, error) {
+	if err := b.parse(data); err != nil {
 		return nil, err
 	}
 	values := map[string]any{}

@@ -71,14 +71,30 @@ func (d definitions) apply(cfg *action.Configuration, obj *v2.HelmRelease, c *ch
 	return nil
 }
 
+// mostDefinitionNodes bounds the YAML of all definitions of a chart: it is parsed in this process, where a node takes a
+// hundred times its text. Definitions have some 40 000 in a MiB.
+const mostDefinitionNodes = 600_000
+
+// definitionNodes counts the nodes of the definitions of one chart.
+type definitionNodes int
+
+// check counts a file of definitions and checks it before it is parsed.
+func (n *definitionNodes) check(data []byte) error {
+	if *n += definitionNodes(render.Nodes(data)); *n > mostDefinitionNodes {
+		return fmt.Errorf("%w: with it the definitions of the chart may have more than %d nodes", render.ErrHostile, mostDefinitionNodes)
+	}
+	return render.Check(data)
+}
+
 // buildDefinitions reads the CRDs and marks them as this HelmRelease's. Other
 // objects in the directories are left out: Helm would apply them once and
 // forget them.
 func buildDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.Chart) (kube.ResourceList, error) {
 	var found kube.ResourceList
 	var others []string
+	var nodes definitionNodes
 	for _, file := range c.CRDObjects() {
-		if err := render.Check(file.File.Data); err != nil {
+		if err := nodes.check(file.File.Data); err != nil {
 			return nil, fmt.Errorf("failed to parse CustomResourceDefinitions from %s: %w", file.Name, err)
 		}
 		built, err := cfg.KubeClient.Build(bytes.NewReader(file.File.Data), false)

@@ -68,8 +68,9 @@ func readObjects(rel *helmrelease.Release, text string) ([]*unstructured.Unstruc
 // definitionsOf are the objects of the crds directories of a chart.
 func definitionsOf(c *chart.Chart) ([]*unstructured.Unstructured, error) {
 	var found []*unstructured.Unstructured
+	var nodes definitionNodes
 	for _, crd := range c.CRDObjects() {
-		if err := render.Check(crd.File.Data); err != nil {
+		if err := nodes.check(crd.File.Data); err != nil {
 			return nil, fmt.Errorf("failed to parse CRD %s: %w", crd.Name, err)
 		}
 		objects, err := ssautil.ReadObjects(bytes.NewReader(crd.File.Data))
