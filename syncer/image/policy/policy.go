@@ -22,7 +22,8 @@ import (
 const (
 	mostRange     = 4 << 10
 	mostExtracted = 1 << 10
-	mostGroups    = 100 // of an expression that extracts: each step of it remembers where all of them are
+	mostTexts     = 16 << 20 // of all tags, of which the longest 100 000 are less
+	mostGroups    = 100      // of an expression that extracts: each step of it remembers where all of them are
 )
 
 // descending is the order that chooses the first instead of the last.
@@ -185,6 +186,7 @@ func filtered(ctx context.Context, filter *imagev1.TagFilter, tags []string) ([]
 	if filter.Extract != "" && re.NumSubexp() > mostGroups {
 		return nil, invalid("cannot use spec.filterTags.pattern: it has more than %d groups", mostGroups)
 	}
+	texts, text := 0, []byte(nil)
 	for _, tag := range tags {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("cannot match %d tags with spec.filterTags: %w", len(tags), err)
@@ -196,9 +198,12 @@ func filtered(ctx context.Context, filter *imagev1.TagFilter, tags []string) ([]
 			continue
 		}
 		if match := re.FindStringSubmatchIndex(tag); match != nil {
-			text := re.ExpandString(nil, filter.Extract, tag, match)
+			text = re.ExpandString(text[:0], filter.Extract, tag, match)
 			if len(text) > mostExtracted {
 				return nil, invalid("cannot use spec.filterTags.extract: it makes more than %d bytes of a tag", mostExtracted)
+			}
+			if texts += len(text); texts > mostTexts {
+				return nil, invalid("cannot use spec.filterTags.extract: it makes more than %d bytes of all tags", mostTexts)
 			}
 			candidates = append(candidates, candidate{tag, string(text)})
 		}
