@@ -49,7 +49,7 @@ func (i *Images) List(ctx context.Context, origin ImageOrigin) (TagList, error) 
 	var found TagList
 	err := i.do(ctx, origin, ReasonReadFailed, func(ctx context.Context, r *registry) error {
 		asked := &tagListing{known: i.lists, origin: origin.key()}
-		asked.left.Store(2*MaxTags + 1000)
+		asked.left.Store(MaxTags + 1000)
 		ctx = context.WithValue(ctx, tagListingKey{}, asked)
 		failed := func(err error) error {
 			what := fmt.Sprintf("cannot list the tags of %s", r.repo)
@@ -97,7 +97,7 @@ type listed struct {
 type tagListing struct {
 	known  *recent[string, listed]
 	origin string
-	// left bounds the quotes in all answers, and so the texts that they are read into.
+	// left bounds the elements of lists in all answers, and so the texts that they are read into.
 	left atomic.Int64
 	// same and other count the answers that were known and those that were sent.
 	same, other atomic.Int64
@@ -147,7 +147,7 @@ func (l *tagListing) answer(req *http.Request, res *http.Response) io.ReadCloser
 			body = &remembered{ReadCloser: body, as: listed{tag: tag, header: header}, keep: func(as listed) { l.known.put(l.key(req), as, len(as.body)+1000) }}
 		}
 	}
-	return &quotes{ReadCloser: body, left: &l.left}
+	return &elements{ReadCloser: body, left: &l.left}
 }
 
 // remembered keeps an answer that was read to its end.
@@ -182,15 +182,43 @@ func (r *remembered) Close() error {
 	return r.ReadCloser.Close()
 }
 
-// quotes bounds the texts in a body: a list of a million empty ones is small before it is read.
-type quotes struct {
+// elements bounds what is in the lists that are fields of a body: a list of a million empty texts is small before it is
+// read. What is deeper costs nothing, as nobody reads it: Google's registries tell a lot of each manifest. It
+// does not look at the names of fields, of which JSON has many spellings.
+type elements struct {
 	io.ReadCloser
 	left *atomic.Int64
+
+	depth int
+	// list: what is open at the second depth is a list.
+	list          bool
+	text, escaped bool
 }
 
-func (c *quotes) Read(p []byte) (int, error) {
-	n, err := c.ReadCloser.Read(p)
-	if c.left.Add(-int64(bytes.Count(p[:n], []byte(`"`)))) < 0 {
+func (e *elements) Read(p []byte) (int, error) {
+	n, err := e.ReadCloser.Read(p)
+	count := int64(0)
+	for _, c := range p[:n] {
+		switch {
+		case e.escaped:
+			e.escaped = false
+		case e.text:
+			e.escaped, e.text = c == '\\', c != '"'
+		case c == '"':
+			e.text = true
+		case c == '{' || c == '[':
+			if e.depth++; e.depth == 2 {
+				if e.list = c == '['; e.list {
+					count++
+				}
+			}
+		case c == '}' || c == ']':
+			e.depth--
+		case c == ',' && e.depth == 2 && e.list:
+			count++
+		}
+	}
+	if e.left.Add(-count) < 0 {
 		return 0, tooManyTags()
 	}
 	return n, err

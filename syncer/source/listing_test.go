@@ -50,7 +50,21 @@ func TestList(t *testing.T) {
 		"Many": {reason: "and short ones, before they are a million texts", list: func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"tags":[`+quoted(MaxTags+1000, "a")+`]}`)
 		}, fails: "more than 100000 tags", as: ReasonLimitExceeded},
-		"Empties":  {reason: "and those without a letter", list: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"tags":[`+quoted(2_000_000, "")+`]}`) }, fails: "more than 100000 tags", as: ReasonLimitExceeded},
+		"Empties": {reason: "and those without a letter", list: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"tags":[`+quoted(2_000_000, "")+`]}`) }, fails: "more than 100000 tags", as: ReasonLimitExceeded},
+		"Invalid": {reason: "and pages of what is no tag", list: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", `</v2/org/app/tags/list?last=x>; rel="next"`)
+			fmt.Fprint(w, `{"name":"tags","tags":[`+quoted(20_000, "-")+`]}`)
+		}, fails: "more than 100000 tags", as: ReasonLimitExceeded},
+		"Names": {reason: "whatever the case of the field", list: func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"a":{"b":["]",{"c":"\\\"}"}]},"\u0054aGs":[`+quoted(MaxTags+2000, "a")+`]}`)
+		}, fails: "more than 100000 tags", as: ReasonLimitExceeded},
+		"Google": {reason: "Google tells of each manifest, tagged or not, what nobody asked for", list: func(w http.ResponseWriter, _ *http.Request) {
+			var manifests []string
+			for n := range 10_000 {
+				manifests = append(manifests, fmt.Sprintf(`"sha256:%064d":{"imageSizeBytes":"4","layerId":"","mediaType":"application/vnd.oci.image.manifest.v1+json","tag":["a","b"],"timeCreatedMs":"1","timeUploadedMs":"1"}`, n))
+			}
+			fmt.Fprint(w, `{"child":[],"manifest":{`+strings.Join(manifests, ",")+`},"name":"org/app","tags":[`+quoted(100, "a")+`]}`)
+		}, want: 100},
 		"NotJSON":  {reason: "not a list", list: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) }, fails: "cannot list the tags", as: ReasonReadFailed},
 		"NotFound": {reason: "no such repository", list: func(w http.ResponseWriter, _ *http.Request) { http.NotFound(w, nil) }, fails: "404", as: ReasonReadFailed},
 		"Unasked":  {reason: "nobody asked whether it changed", list: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, fails: "304", as: ReasonReadFailed},
