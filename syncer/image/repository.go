@@ -158,14 +158,15 @@ func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) ou
 		return failed(reasonOf(err), err)
 	}
 	before := obj.Status.LastScanResult
-	result := &imagev1.ScanResult{Revision: of.revision(), TagCount: len(of.kept), ScanTime: metav1.NewTime(of.list.at)}
-	latest := of.kept[max(0, len(of.kept)-latestTags):]
+	tags := of.tags()
+	result := &imagev1.ScanResult{Revision: of.revision(), TagCount: len(tags), ScanTime: metav1.NewTime(of.list.at)}
+	latest := tags[max(0, len(tags)-latestTags):]
 	result.LatestTags = slices.Clone(latest)
 	slices.Reverse(result.LatestTags)
 	obj.Status.LastScanResult, obj.Status.ObservedExclusionList = result, slices.Clone(exclusions)
 	// Those who share a list look again at the same time, and the first of them asks for all.
 	next := max(interval-now.Sub(of.list.at), time.Second)
-	out := outcome{message: fmt.Sprintf("successful scan: found %d tags", len(of.kept)), next: min(next, interval)}
+	out := outcome{message: fmt.Sprintf("successful scan: found %d tags", len(tags)), next: min(next, interval)}
 	if before == nil || before.Revision != result.Revision {
 		out.event = out.message
 	} else {

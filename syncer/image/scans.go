@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,6 +41,8 @@ type Scans struct {
 	dir   string
 	now   func() time.Time
 	lists *prometheus.CounterVec
+	// most bounds the memory of all lists, but for what room says.
+	most int
 
 	asking flight.Group[*tagList]
 
@@ -56,8 +59,57 @@ type Scans struct {
 type tagList struct {
 	tags []string
 	at   time.Time
+	// size is the memory that the tags take, and namespace that of the ImageRepository for which they were listed.
+	size      int
+	namespace string
 	// kept are the tags that are not excluded, by what excludes them. The lock of Scans guards it.
-	kept map[string][]string
+	kept map[string]subset
+}
+
+// subset has a bit for each tag of a list: a list of its own would take as much as the tags do, for each exclusion of each
+// ImageRepository.
+type subset []uint64
+
+// subsetOf is where some tags of a list are in it. Both are sorted.
+func subsetOf(tags, some []string) subset {
+	s := make(subset, (len(tags)+63)/64)
+	for i, tag := range tags {
+		if len(some) > 0 && some[0] == tag {
+			s[i/64] |= 1 << (i % 64)
+			some = some[1:]
+		}
+	}
+	return s
+}
+
+// of are the tags of a list that are in the subset.
+func (s subset) of(tags []string) []string {
+	n := 0
+	for _, word := range s {
+		n += bits.OnesCount64(word)
+	}
+	if n == len(tags) {
+		return tags
+	}
+	some := make([]string, 0, n)
+	for i, tag := range tags {
+		if s[i/64]&(1<<(i%64)) != 0 {
+			some = append(some, tag)
+		}
+	}
+	return some
+}
+
+// mostListed is the memory that the tags of all images may take: a thousand images with some thousand tags each.
+const mostListed = 128 << 20
+
+// listOf is a list as it is remembered.
+func listOf(tags []string, at time.Time, namespace string) *tagList {
+	list := &tagList{tags: compact(tags), at: at, namespace: namespace}
+	for _, tag := range list.tags {
+		list.size += len(tag) + 16 // what refers to it
+	}
+	return list
 }
 
 // mostExclusions bounds the lists of exclusions for which tags of one image are remembered.
@@ -74,13 +126,16 @@ type scan struct {
 	image, identity string
 	list            *tagList
 	// kept are the tags of the list that are not excluded.
-	kept []string
+	kept subset
 }
+
+// tags of the list that are not excluded. Nobody may change them.
+func (of scan) tags() []string { return of.kept.of(of.list.tags) }
 
 // NewScans keeps lists in a directory that outlives the process; an empty one keeps none.
 func NewScans(registries Registries, dir string, now func() time.Time, registry prometheus.Registerer) *Scans {
 	s := &Scans{
-		registries: registries, dir: dir, now: now, known: map[string]*tagList{}, users: map[string]int{}, objects: map[types.NamespacedName]scan{},
+		registries: registries, dir: dir, now: now, most: mostListed, known: map[string]*tagList{}, users: map[string]int{}, objects: map[types.NamespacedName]scan{},
 		lists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cascade_image_tag_lists_total",
 			Help: "Lists of tags that ImageRepositories needed, by outcome: sent by a registry, unchanged since, shared with another ImageRepository, kept over a restart, or failed.",
@@ -101,7 +156,7 @@ func (s *Scans) onChange(f func(types.NamespacedName)) {
 // makes them those of an ImageRepository.
 func (s *Scans) Scan(ctx context.Context, name types.NamespacedName, uid types.UID, origin source.ImageOrigin, exclusions []string, since time.Time) (scan, error) {
 	identity := origin.Identity()
-	list, err := s.list(ctx, identity, origin, since)
+	list, err := s.list(ctx, name.Namespace, identity, origin, since)
 	if err != nil {
 		return scan{}, err
 	}
@@ -111,7 +166,7 @@ func (s *Scans) Scan(ctx context.Context, name types.NamespacedName, uid types.U
 // Recall is Scan of what is known, without a request. It is false where nothing is.
 func (s *Scans) Recall(ctx context.Context, name types.NamespacedName, uid types.UID, origin source.ImageOrigin, exclusions []string) (scan, bool) {
 	identity := origin.Identity()
-	list, ok := s.young(identity, time.Time{})
+	list, ok := s.young(name.Namespace, identity, time.Time{})
 	if !ok {
 		return scan{}, false
 	}
@@ -120,11 +175,11 @@ func (s *Scans) Recall(ctx context.Context, name types.NamespacedName, uid types
 }
 
 // list returns a list that is not older than a time.
-func (s *Scans) list(ctx context.Context, identity string, origin source.ImageOrigin, since time.Time) (*tagList, error) {
+func (s *Scans) list(ctx context.Context, namespace, identity string, origin source.ImageOrigin, since time.Time) (*tagList, error) {
 	asked := false
 	list, err := s.asking.Do(ctx, identity, func() (*tagList, bool) { return s.remembered(identity, since) }, func() (*tagList, error) {
 		asked = true
-		if kept, ok := s.young(identity, since); ok {
+		if kept, ok := s.young(namespace, identity, since); ok {
 			s.lists.WithLabelValues("kept").Inc()
 			return kept, nil
 		}
@@ -139,11 +194,15 @@ func (s *Scans) list(ctx context.Context, identity string, origin source.ImageOr
 		} else {
 			s.lists.WithLabelValues("sent").Inc()
 		}
-		list := &tagList{tags: compact(got.Tags), at: at}
+		list := listOf(got.Tags, at, namespace)
 		s.mu.Lock()
 		before := s.known[identity]
 		if before != nil && slices.Equal(before.tags, list.tags) {
-			list.tags, list.kept = before.tags, before.kept
+			list.tags, list.namespace, list.kept = before.tags, before.namespace, before.kept
+		} else if err := s.room(identity, list); err != nil {
+			s.mu.Unlock()
+			s.lists.WithLabelValues("failed").Inc()
+			return nil, err
 		}
 		s.known[identity] = list
 		s.mu.Unlock()
@@ -165,21 +224,54 @@ func (s *Scans) remembered(identity string, since time.Time) (*tagList, bool) {
 }
 
 // young is a list in memory or in the directory that is not older than a time.
-func (s *Scans) young(identity string, since time.Time) (*tagList, bool) {
+func (s *Scans) young(namespace, identity string, since time.Time) (*tagList, bool) {
 	if list, ok := s.remembered(identity, time.Time{}); ok {
 		return list, !list.at.Before(since)
 	}
-	list, err := s.read(identity)
+	list, err := s.read(namespace, identity)
 	if err != nil || list == nil || list.at.After(s.now()) {
 		return nil, false // the registry knows
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known[identity] == nil {
+		if s.room(identity, list) != nil {
+			return nil, false
+		}
 		s.known[identity] = list
 	}
 	list = s.known[identity]
 	return list, !list.at.Before(since)
+}
+
+// room is an error if the tags of an image, in the place of what is known of it, would be too much with those of all others. A
+// namespace has its part of what there is, whatever others have: where all is taken, those go on that have less. It is called
+// with the lock held.
+func (s *Scans) room(identity string, list *tagList) error {
+	all, own, namespaces := list.size, list.size, map[string]bool{list.namespace: true}
+	counted := map[*string]bool{} // by the first tag: lists that were the same at several times have one memory
+	if before := s.known[identity]; before != nil && before.size > 0 {
+		counted[&before.tags[0]] = true
+	}
+	count := func(l *tagList) {
+		if l.size > 0 && !counted[&l.tags[0]] {
+			counted[&l.tags[0]], namespaces[l.namespace] = true, true
+			if all += l.size; l.namespace == list.namespace {
+				own += l.size
+			}
+		}
+	}
+	for _, l := range s.known {
+		count(l)
+	}
+	for _, of := range s.objects {
+		count(of.list)
+	}
+	if most := s.most / len(namespaces); all > s.most && own > most {
+		return &source.Error{Reason: source.ReasonLimitExceeded, Err: fmt.Errorf(
+			"the tags of all images take more than %d MiB, and those that namespace %s names more than %d: remove old ones, or ImageRepositories", s.most>>20, list.namespace, most>>20)}
+	}
+	return nil
 }
 
 // take makes a list that of an ImageRepository.
@@ -192,16 +284,17 @@ func (s *Scans) take(ctx context.Context, name types.NamespacedName, of scan, ex
 	if !ok {
 		ctx, cancel := context.WithTimeout(ctx, mostMatching)
 		defer cancel()
-		var err error
-		if kept, err = policy.Kept(ctx, exclusions, list.tags); err != nil {
+		tags, err := policy.Kept(ctx, exclusions, list.tags)
+		if err != nil {
+			s.unused(of.identity)
 			return scan{}, err
 		}
-		kept = slices.Clip(kept)
+		kept = subsetOf(list.tags, tags)
 	}
 	of.kept = kept
 	s.mu.Lock()
 	if list.kept == nil || len(list.kept) >= mostExclusions {
-		list.kept = map[string][]string{}
+		list.kept = map[string]subset{}
 	}
 	list.kept[excludes] = kept
 	before, had := s.objects[name]
@@ -212,12 +305,21 @@ func (s *Scans) take(ctx context.Context, name types.NamespacedName, of scan, ex
 	}
 	watch := s.watch
 	s.mu.Unlock()
-	if !had || before.uid != of.uid || before.identity != of.identity || !slices.Equal(before.kept, of.kept) {
+	if !had || before.uid != of.uid || before.identity != of.identity || !slices.Equal(before.tags(), of.tags()) {
 		for _, f := range watch {
 			f(name)
 		}
 	}
 	return of, nil
+}
+
+// unused drops a list that no ImageRepository has.
+func (s *Scans) unused(identity string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users[identity] == 0 {
+		delete(s.known, identity)
+	}
 }
 
 // Of returns the tags of an ImageRepository, false if it has none here of the image that it names by now. Nobody may change
@@ -226,7 +328,10 @@ func (s *Scans) Of(obj *imagev1.ImageRepository) ([]string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of, ok := s.objects[client.ObjectKeyFromObject(obj)]
-	return of.kept, ok && of.uid == obj.UID && of.image == imageURL(obj)
+	if !ok || of.uid != obj.UID || of.image != imageURL(obj) {
+		return nil, false
+	}
+	return of.tags(), true
 }
 
 // Forget drops what an ImageRepository has. What nobody else uses is not kept, either.
@@ -264,7 +369,7 @@ func compact(tags []string) []string {
 // revision identifies tags.
 func (of scan) revision() string {
 	h := sha256.New()
-	for _, tag := range of.kept {
+	for _, tag := range of.tags() {
 		_, _ = io.WriteString(h, tag+"\n")
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)[:16])
@@ -339,7 +444,7 @@ const (
 )
 
 // read reads a list, nil if there is none.
-func (s *Scans) read(identity string) (*tagList, error) {
+func (s *Scans) read(namespace, identity string) (*tagList, error) {
 	if s.dir == "" {
 		return nil, nil
 	}
@@ -368,7 +473,7 @@ func (s *Scans) read(identity string) (*tagList, error) {
 	if lines.Err() != nil || len(tags) != as.Tags {
 		return nil, errors.New("cannot read what is kept: it is not whole")
 	}
-	return &tagList{tags: compact(tags), at: as.At}, nil
+	return listOf(tags, as.At, namespace), nil
 }
 
 // bound removes the oldest lists where there are too many: of objects that went while no process ran.

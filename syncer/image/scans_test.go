@@ -101,8 +101,8 @@ func TestScans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(got.kept, []string{"1.0.0", "1.0.1", "1.0.2"}) {
-			t.Fatalf("object %d has %q", n, got.kept)
+		if !slices.Equal(got.tags(), []string{"1.0.0", "1.0.1", "1.0.2"}) {
+			t.Fatalf("object %d has %q", n, got.tags())
 		}
 		return got
 	}
@@ -209,8 +209,8 @@ func TestScansTell(t *testing.T) {
 		t.Errorf("the revision changed with what is excluded")
 	}
 	r.push(t, "org/app-0:1.1.0")
-	if got := look(2, "a new tag"); got.revision() == first.revision() || len(got.kept) != 2 {
-		t.Errorf("a new tag: %q", got.kept)
+	if got := look(2, "a new tag"); got.revision() == first.revision() || len(got.tags()) != 2 {
+		t.Errorf("a new tag: %q", got.tags())
 	}
 	for name, tt := range map[string]struct {
 		reason string
@@ -279,5 +279,94 @@ func TestScansKeptHostile(t *testing.T) {
 				t.Errorf("%s: %v after %d calls", tt.reason, err, down.calls)
 			}
 		})
+	}
+}
+
+// changing is a registry with a thousand tags of a hundred bytes in each image, which are others at each time.
+type changing struct{ calls int }
+
+func (c *changing) List(context.Context, source.ImageOrigin) (source.TagList, error) {
+	c.calls++
+	var tags []string
+	for i := range 1000 {
+		tags = append(tags, fmt.Sprintf("%d-%d-%s", c.calls, i, strings.Repeat("x", 90)))
+	}
+	return source.TagList{Tags: tags}, nil
+}
+
+// TestScansBounded: the lists that one namespace names do not fill the memory, and leave room to others.
+func TestScansBounded(t *testing.T) {
+	const most, each = 1 << 20, 1000 * (90 + 16)
+	dir, time0 := t.TempDir(), newClock()
+	for name, image := range map[string]func(n int) int{
+		"Images": func(n int) int { return n },
+		"Image":  func(int) int { return 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewScans(&changing{}, dir, time0.now, prometheus.NewRegistry())
+			s.most = most
+			scan := func(s *Scans, namespace string, n, image int) error {
+				time0.advance(time.Second)
+				origin := source.ImageOrigin{URL: fmt.Sprintf("oci://registry/%s-%d", namespace, image)}
+				_, err := s.Scan(t.Context(), types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(n)}, "u", origin, nil, time0.now())
+				return err
+			}
+			held := func(s *Scans) (bytes int) {
+				for _, of := range s.objects {
+					bytes += len(of.list.tags) * (90 + 16)
+				}
+				return bytes
+			}
+			var refused error
+			for n := range 50 {
+				if err := scan(s, "evil", n, image(n)); err != nil {
+					refused = err
+				}
+			}
+			if source.ReasonOf(refused) != source.ReasonLimitExceeded || held(s) > most+each || held(s) < most/2 {
+				t.Errorf("50 lists of %d bytes take %d, and the last is refused with %v", each, held(s), refused)
+			}
+			for n := range 4 {
+				if err := scan(s, "good", n, n); err != nil {
+					t.Errorf("a list of another namespace: %v", err)
+				}
+			}
+			// A restart knows what is kept.
+			again := NewScans(&failing{}, dir, time0.now, prometheus.NewRegistry())
+			again.most = most
+			for n := range 50 {
+				again.Recall(t.Context(), types.NamespacedName{Namespace: "evil", Name: fmt.Sprint(n)}, "u", source.ImageOrigin{URL: fmt.Sprintf("oci://registry/evil-%d", n)}, nil)
+			}
+			if held(again) > most || held(again) == 0 {
+				t.Errorf("after a restart %d bytes are held", held(again))
+			}
+			for n := range 50 {
+				s.Forget(types.NamespacedName{Namespace: "evil", Name: fmt.Sprint(n)})
+			}
+			for n := range 8 {
+				if err := scan(s, "good", n, n); err != nil {
+					t.Errorf("a list of another namespace, which is alone: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestSubset: what is excluded from a list is told by a bit for each tag.
+func TestSubset(t *testing.T) {
+	var tags, some []string
+	for i := range 200 {
+		tags = append(tags, fmt.Sprintf("%03d", i))
+		if i%7 == 0 || i > 190 {
+			some = append(some, tags[i])
+		}
+	}
+	for _, want := range [][]string{some, tags, nil, tags[199:], tags[:1], tags[63:65]} {
+		if got := subsetOf(tags, want).of(tags); !slices.Equal(got, want) {
+			t.Errorf("%q became %q", want, got)
+		}
+	}
+	if got := subsetOf(nil, nil).of(nil); len(got) != 0 {
+		t.Errorf("nothing became %q", got)
 	}
 }
