@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -367,6 +368,61 @@ func TestTemplateStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTemplateLockedDown: the HelmChart that was made in another namespace, before that was forbidden, is deleted as others
+// are, when the spec names a source of its own and when the HelmRelease goes.
+func TestTemplateLockedDown(t *testing.T) {
+	before := func(h *helmv2.HelmRelease) {
+		h.Spec.ChartRef = nil
+		h.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{
+			Chart: "shop", SourceRef: helmv2.CrossNamespaceObjectReference{Kind: "HelmRepository", Name: "charts", Namespace: "flux-system"},
+		}}
+		h.Status.HelmChart = "flux-system/apps-shop"
+	}
+	chart := types.NamespacedName{Namespace: "flux-system", Name: "apps-shop"}
+	gone := func(t *testing.T, s *steps) {
+		t.Helper()
+		if err := s.client.Get(t.Context(), chart, &sourcev1.HelmChart{}); !apierrors.IsNotFound(err) {
+			t.Errorf("the HelmChart of before is there: %v", err)
+		}
+	}
+	t.Run("Local", func(t *testing.T) {
+		obj := shop(before)
+		old := helmChart(obj)
+		obj.Spec.Chart.Spec.SourceRef.Namespace = ""
+		s := take(t, obj, old, helmChart(obj))
+		s.Rules.NoCrossNamespaceRefs = true
+		expect(t, "a source of the own namespace", s.Reconciler.template(t.Context(), s.run), "", false, 0)
+		if got := s.Obj.Status.HelmChart; got != "apps/apps-shop" {
+			t.Errorf("status.helmChart is %q", got)
+		}
+		gone(t, s)
+	})
+	t.Run("Deleted", func(t *testing.T) {
+		obj := shop(before)
+		s := take(t, obj, helmChart(obj))
+		s.Rules.NoCrossNamespaceRefs = true
+		if _, err := s.finalize(t.Context(), s.run); err != nil || len(s.Obj.Finalizers) > 0 {
+			t.Errorf("finalize() = %v, and the finalizers are %q", err, s.Obj.Finalizers)
+		}
+		gone(t, s)
+	})
+	t.Run("Told", func(t *testing.T) {
+		obj := shop(before)
+		s := take(t, obj, helmChart(obj))
+		s.Reconciler.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+			Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+				return errors.New("forbidden")
+			},
+		})
+		if _, err := s.finalize(t.Context(), s.run); err == nil {
+			t.Error("finalize() says nothing")
+		}
+		if ready := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.ReadyCondition); ready == nil || !strings.Contains(ready.Message, "forbidden") {
+			t.Errorf("Ready is %v", ready)
+		}
+	})
 }
 
 // TestSourceFailingStep: that nothing is looked at after a restart, because the chart cannot be

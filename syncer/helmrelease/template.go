@@ -130,8 +130,9 @@ func declares(want, have *sourcev1.HelmChart) bool {
 	return equality.Semantic.DeepEqual(want.Spec, *spec)
 }
 
-// deleteTemplate deletes the HelmChart in the status, if it is still ours. Without one
-// there, the agent may have been killed before it wrote of the one that is declared.
+// deleteTemplate deletes the HelmChart in the status, if it is still ours, also in a namespace
+// that was forbidden since: the agent made it, and nobody could be rid of it otherwise. Without
+// one there, the agent may have been killed before it wrote of the one that is declared.
 func (r *Reconciler) deleteTemplate(ctx context.Context, obj *helmv2.HelmRelease) error {
 	var key types.NamespacedName
 	switch {
@@ -139,14 +140,11 @@ func (r *Reconciler) deleteTemplate(ctx context.Context, obj *helmv2.HelmRelease
 		key.Namespace, key.Name = obj.Status.GetHelmChart()
 	case obj.Spec.Chart != nil:
 		key = templateName(obj)
-	default:
-		return nil
-	}
-	if refused := r.access(obj, source.Key{Kind: sourcev1.HelmChartKind, NamespacedName: key}); refused != nil {
-		if obj.Status.HelmChart == "" {
+		if r.access(obj, source.Key{Kind: sourcev1.HelmChartKind, NamespacedName: key}) != nil {
 			return nil // so it was when it would have been made
 		}
-		return refused.err
+	default:
+		return nil
 	}
 	have := &sourcev1.HelmChart{}
 	err := r.Targets.Local.Get(ctx, key, have)

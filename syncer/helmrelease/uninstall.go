@@ -35,7 +35,7 @@ func (r *Reconciler) finalize(ctx context.Context, run *run) (ctrl.Result, error
 			return result, err
 		}
 		if err := r.deleteTemplate(ctx, obj); err != nil {
-			return ctrl.Result{}, err
+			return r.refuse(ctx, run, &refusal{reason: helmv2.UninstallFailedReason, err: err, event: true})
 		}
 	}
 	if err := run.Write(ctx); err != nil {
