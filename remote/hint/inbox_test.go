@@ -180,6 +180,42 @@ func TestWake(t *testing.T) {
 	}
 }
 
+// TestWakeSetBack: a branch is set back by force while the commit before that is fetched: what has the old commit still is
+// about to have the other one.
+func TestWakeSetBack(t *testing.T) {
+	commit := strings.Repeat("a", 40)
+	for name, tt := range map[string]struct {
+		reason, requested, handled string
+		want                       int
+	}{
+		"UnderWay": {"what was requested before is not fetched yet", "x", "y", 1},
+		"First":    {"nor is the first that was ever requested", "x", "", 1},
+		"Handled":  {"what has the commit, and is about to have nothing else", "x", "x", 0},
+		"Never":    {"nobody requested anything", "", "", 0},
+		"Removed":  {"somebody removed the annotation", "", "x", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "app"}}
+			if tt.requested != "" {
+				o.Annotations = map[string]string{meta.ReconcileRequestAnnotation: tt.requested}
+			}
+			o.Spec.URL = "https://git.example/app"
+			o.Status.LastHandledReconcileAt = tt.handled
+			o.Status.Artifact = &meta.Artifact{Revision: "main@sha1:" + commit}
+			woken := 0
+			m := &Matcher{
+				Client: fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(o).Build(), Kinds: []string{sourcev1.GitRepositoryKind}, Log: logr.Discard(),
+				Selects:  func(client.Object) bool { return true },
+				Requests: &request.Requests{Now: time.Now, Manager: Manager, Client: writer(func(client.Object) { woken++ })},
+			}
+			m.Wake(t.Context(), []Hint{{ID: "1", Repository: Repository(o.Spec.URL), Revision: commit}})
+			if woken != tt.want {
+				t.Errorf("%s: %d requests, want %d", tt.reason, woken, tt.want)
+			}
+		})
+	}
+}
+
 type writer func(client.Object)
 
 func (w writer) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {

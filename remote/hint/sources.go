@@ -31,7 +31,8 @@ type Matcher struct {
 }
 
 // Wake implements Sources. A source that is suspended is left alone, and one that has the
-// commit already, if its repository has no other news: nobody knows which branch these are of.
+// commit already, if its repository has no other news, of which nobody knows the branch, and it is
+// about to have no other commit: one that is fetched may be the one that a push by force took back.
 func (m *Matcher) Wake(ctx context.Context, hints []Hint) {
 	wanted := make(map[string]string, len(hints))
 	for _, h := range hints {
@@ -65,9 +66,13 @@ func (m *Matcher) Wake(ctx context.Context, hints []Hint) {
 // commit that is wanted of theirs.
 func (m *Matcher) named(ctx context.Context, kind string, wanted map[string]string) []types.NamespacedName {
 	var names []types.NamespacedName
-	pick := func(o client.Object, url string, suspended bool, artifact *meta.Artifact) {
+	pick := func(o client.Object, url string, suspended bool, artifact *meta.Artifact, handled string) {
 		commit, ok := wanted[Repository(url)]
-		if !ok || suspended || !o.GetDeletionTimestamp().IsZero() || !m.Selects(o) || artifact != nil && has(artifact.Revision, commit) {
+		if !ok || suspended || !o.GetDeletionTimestamp().IsZero() || !m.Selects(o) {
+			return
+		}
+		requested := o.GetAnnotations()[meta.ReconcileRequestAnnotation]
+		if artifact != nil && has(artifact.Revision, commit) && (requested == "" || requested == handled) {
 			return
 		}
 		names = append(names, client.ObjectKeyFromObject(o))
@@ -84,21 +89,21 @@ func (m *Matcher) named(ctx context.Context, kind string, wanted map[string]stri
 		if l := (&sourcev1.GitRepositoryList{}); list(l) {
 			for i := range l.Items {
 				o := &l.Items[i]
-				pick(o, o.Spec.URL, o.Spec.Suspend, o.Status.Artifact)
+				pick(o, o.Spec.URL, o.Spec.Suspend, o.Status.Artifact, o.Status.LastHandledReconcileAt)
 			}
 		}
 	case sourcev1.OCIRepositoryKind:
 		if l := (&sourcev1.OCIRepositoryList{}); list(l) {
 			for i := range l.Items {
 				o := &l.Items[i]
-				pick(o, o.Spec.URL, o.Spec.Suspend, nil)
+				pick(o, o.Spec.URL, o.Spec.Suspend, nil, "")
 			}
 		}
 	case sourcev1.HelmRepositoryKind:
 		if l := (&sourcev1.HelmRepositoryList{}); list(l) {
 			for i := range l.Items {
 				o := &l.Items[i]
-				pick(o, o.Spec.URL, o.Spec.Suspend, nil)
+				pick(o, o.Spec.URL, o.Spec.Suspend, nil, "")
 			}
 		}
 	}
