@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/Masterminds/semver/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/version"
 )
 
 // Kinds of objects that a Rollout pins in clusters, and their groups.
@@ -58,7 +58,7 @@ func Digest(revision string) (string, error) {
 // ChartVersion is the version of a revision of a HelmChart. A part of a version would be a
 // range of them.
 func ChartVersion(revision string) (string, error) {
-	if _, err := semver.StrictNewVersion(strings.TrimPrefix(revision, "v")); err != nil {
+	if _, err := version.Parse(revision); err != nil {
 		return "", fmt.Errorf("revision %q is no version of a chart: %w", revision, err)
 	}
 	return revision, nil

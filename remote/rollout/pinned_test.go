@@ -35,6 +35,7 @@ func TestRevisions(t *testing.T) {
 		"CommitImage":   {"the pin of another kind", Digest, "main@sha1:" + commit, ""},
 		"Version":       {"", ChartVersion, "1.2.3-rc.1+abc", "1.2.3-rc.1+abc"},
 		"V":             {"", ChartVersion, "v1.2.3", "v1.2.3"},
+		"ZeroPadded":    {"a date with zeros, which charts may have", ChartVersion, "2026.01.05", "2026.01.05"},
 		"Range":         {"a part of a version is a range of them", ChartVersion, "1.2", ""},
 		"ImageVersion":  {"the pin of another kind", ChartVersion, "latest@" + digest, ""},
 		"Empty":         {"", ChartVersion, "", ""},
