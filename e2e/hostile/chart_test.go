@@ -62,6 +62,7 @@ func charts(o *outside) []fixture {
 		chartOf("notes", "notes without an end", map[string]string{"templates/a.yaml": configMap("a"), "templates/NOTES.txt": `{{ range until 2000000 }}{{ range until 2000000 }}x{{ end }}{{ end }}`}, ""),
 		chartOf("files", "a loop over all files, and all of their content, a million times", map[string]string{"templates/a.yaml": `{{ range until 1000000 }}{{ range $p, $c := $.Files.Glob "**" }}{{ $x := $.Files.Get $p | b64enc | sha256sum }}{{ end }}{{ end }}`, "big.txt": strings.Repeat("x", 1<<20)}, ""),
 		chartOf("api-version", "a Chart.yaml of no version", map[string]string{"templates/a.yaml": configMap("a"), "Chart.yaml": "name: app\nversion: not-a-version\n"}, ""),
+		chartOf("values-dense", "two million keys without a value in values.yaml", map[string]string{"templates/a.yaml": configMap("a"), "values.yaml": "a: {" + strings.Repeat("b,", 2_000_000) + "}\n"}, ""),
 		chartOf("values-list", "values that are no map", map[string]string{"templates/a.yaml": configMap("a"), "values.yaml": "[1, 2]\n"}, ""),
 		chartOf("nulls", "null where there are lists", map[string]string{"templates/a.yaml": configMap("a"), "Chart.yaml": "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: [null]\nmaintainers: [null]\n"}, ""),
 		chartOf("name-above", "a chart that is named ..", map[string]string{"templates/a.yaml": configMap("a"), "Chart.yaml": "apiVersion: v2\nname: ..\nversion: 1.0.0\n"}, ""),

@@ -192,6 +192,7 @@ func markers(o *outside) []fixture {
 	return []fixture{
 		file("bomb", "aliases that expand to gigabytes", laughs+"image: x"+mark+"\n"),
 		file("self", "an anchor that contains itself", "data: &a {k: *a}\nimage: x"+mark+"\n"),
+		file("flat", "two million keys without a value", "data: {"+strings.Repeat("b,", 2_000_000)+"}\nimage: x"+mark+"\n"),
 		file("deep", "brackets deeper than a stack", "image: x"+mark+"\ndata: "+strings.Repeat("[", 200_000)+strings.Repeat("]", 200_000)+"\n"),
 		file("indented", "blocks deeper than a stack", nested(2000)+"image: x"+mark+"\n"),
 		file("latin", "bytes that are no UTF-8", "image: \xe9"+mark+"\n"),

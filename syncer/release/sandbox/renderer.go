@@ -159,7 +159,7 @@ func (r *renderer) request(dot map[string]any) ([]byte, error) {
 // checkFiles makes sure that Helm, which parses the manifests in this process, survives
 // them.
 func checkFiles(files map[string]any) error {
-	size := 0
+	size, nodes := 0, 0
 	for name, v := range files {
 		text, _ := v.(string)
 		if size += len(text); size > mostOutput {
@@ -167,6 +167,9 @@ func checkFiles(files map[string]any) error {
 		}
 		if strings.HasSuffix(name, notes) {
 			continue
+		}
+		if nodes += render.Nodes([]byte(text)); nodes > render.MaxTotalNodes {
+			return fmt.Errorf("cannot render chart: %w", exceeds("its manifests may have more than %d nodes", render.MaxTotalNodes))
 		}
 		if err := render.CheckManifests([]byte(text)); err != nil {
 			return fmt.Errorf("cannot read rendered manifests of %s: %w", name, err)

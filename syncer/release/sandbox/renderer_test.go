@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -91,5 +93,12 @@ func TestManifestsAreChecked(t *testing.T) {
 	}
 	if err := checkFiles(map[string]any{"web/templates/NOTES.txt": "a: &a [*a]"}); err != nil {
 		t.Errorf("notes are no YAML: %v", err)
+	}
+	dense := map[string]any{}
+	for i := range 4 {
+		dense[fmt.Sprintf("web/templates/%d.yaml", i)] = "a: [" + strings.Repeat("b,", 400_000) + "]"
+	}
+	if err := checkFiles(dense); !errors.As(err, new(*Exceeded)) {
+		t.Errorf("checkFiles() = %v of what is little in each file and much in all, want it refused", err)
 	}
 }
