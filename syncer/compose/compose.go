@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -52,6 +53,9 @@ type Facts struct {
 	Good map[string]string
 	// Owned is the inventory.
 	Owned []inventory.Entry
+	// Roots are the kinds in it whose objects have no namespaces. That an entry has none does not tell: one
+	// of an object that lacks its namespace is written down before it is refused.
+	Roots map[schema.GroupKind]bool
 }
 
 // At is the rendering that a Cluster may have, and the run of its pin; nil if it is held, or
@@ -166,9 +170,8 @@ func (c *composer) renderings() []*Rendering {
 // each custom resource has it in the rendering, also those whose kind has none, as identities.
 func (c *composer) idOf(u *unstructured.Unstructured) string {
 	e := inventory.Of(u)
-	root := e
-	if root.Namespace = ""; c.owned[root.ID()] {
-		return root.ID()
+	if c.Roots[e.GroupKind()] {
+		e.Namespace = ""
 	}
 	return e.ID()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
@@ -297,6 +298,12 @@ func TestCompose(t *testing.T) {
 			pins: map[string]Pin{"a": {"r2", 2, "base"}, "b": {"r1", 1, "base"}}, owned: []string{"AWSClusterRoleIdentity/role"},
 			want: "AWSClusterRoleIdentity/role 1, AWSCluster/a 2, AWSCluster/b 1",
 		},
+		"NamelessEntry": {
+			reason: "an entry without a namespace that an apply left which failed is none of a kind that has namespaces",
+			r2:     []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: other, annotations: {value: new}}}", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, annotations: {value: there}}}"},
+			owned:  []string{"ConfigMap//x", "ConfigMap/x"},
+			want:   "ConfigMap/x new, ConfigMap/x there",
+		},
 		"Missing": {
 			reason: "a revision that is not there is none of the others", r2: all("2", "a", "b"),
 			pins: map[string]Pin{"a": {"r2", 2, ""}, "b": {"r9", 1, ""}}, owned: []string{"ConfigMap/common", "Cluster/a", "AWSCluster/a", "Cluster/b", "AWSCluster/b", "AWSMachineTemplate/b-1"},
@@ -349,6 +356,7 @@ func TestCompose(t *testing.T) {
 			for _, text := range tc.owned {
 				f.Owned = append(f.Owned, owned(text))
 			}
+			f.Roots = map[schema.GroupKind]bool{{Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSClusterRoleIdentity"}: true}
 			got := Compose(f)
 			if diff := cmp.Diff(tc.want, strings.Join(show(got.Objects), ", ")); diff != "" {
 				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
@@ -364,10 +372,13 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// owned is an entry of namespace fleet, unless its kind has none.
+// owned is an entry of namespace fleet, unless its kind has none; kind//name is one without a namespace.
 func owned(text string) inventory.Entry {
 	kind, name, _ := strings.Cut(text, "/")
 	e := inventory.Entry{Namespace: "fleet", Kind: kind, Name: name}
+	if name, nameless := strings.CutPrefix(name, "/"); nameless {
+		e.Namespace, e.Name = "", name
+	}
 	switch kind {
 	case "Cluster", "ClusterClass", "MachineDeployment":
 		e.Group, e.Version = "cluster.x-k8s.io", "v1beta2"

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -97,15 +98,13 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	if run.governed == nil || run.rendering == nil {
 		return nil
 	}
-	owned, err := entries(run.Obj.Status.Inventory)
-	if err != nil {
-		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
-	}
 	f, held, err := r.facts(ctx, run.Obj, run.governed, revisions{snapshot: run.snapshot, rendering: run.rendering, inputs: run.inputs, known: run.known})
 	if err != nil {
 		return r.failed(ctx, run, meta.BuildFailedReason, mask.Error(err, run.sensitive()))
 	}
-	f.Owned = owned
+	if err := r.own(&f, run.Obj); err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
 	run.composed = &composed{held: held, late: map[types.NamespacedName]bool{}}
 	if err := r.judgeVersions(ctx, run, &f); err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
@@ -190,6 +189,27 @@ func (r *Reconciler) facts(ctx context.Context, obj *kustomizev1.Kustomization, 
 	}
 	of.known.keepOlder(f.Older)
 	return f, held, nil
+}
+
+// own adds the inventory to the facts of a composition, and which of its kinds have no namespaces. Those that
+// nobody knows keep what their entries say.
+func (r *Reconciler) own(f *compose.Facts, obj *kustomizev1.Kustomization) (err error) {
+	if f.Owned, err = entries(obj.Status.Inventory); err != nil {
+		return err
+	}
+	f.Roots = map[schema.GroupKind]bool{}
+	for _, e := range f.Owned {
+		kind := e.GroupKind()
+		if _, known := f.Roots[kind]; known || e.Namespace != "" {
+			continue
+		}
+		mapping, err := r.Targets.Local.RESTMapper().RESTMapping(kind)
+		if err != nil && !apimeta.IsNoMatchError(err) {
+			return fmt.Errorf("cannot look up whether %s has a namespace: %w", kind, err)
+		}
+		f.Roots[kind] = err == nil && mapping.Scope.Name() == apimeta.RESTScopeNameRoot
+	}
+	return nil
 }
 
 // sameRevision reports whether two revisions are of one content: a commit is the same by

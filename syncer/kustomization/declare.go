@@ -146,7 +146,7 @@ func (r *Reconciler) composition(
 	if err != nil {
 		return nil, nil, err
 	}
-	if f.Owned, err = entries(obj.Status.Inventory); err != nil {
+	if err = r.own(&f, obj); err != nil {
 		return nil, nil, err
 	}
 	for name := range held {

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -28,6 +29,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -673,5 +675,23 @@ func TestDeclaresComposition(t *testing.T) {
 	slices.Sort(got)
 	if text := strings.Join(got, " "); text != "a b c" {
 		t.Errorf("it declares the Clusters %s, want a by its pin, b that it keeps, and c", text)
+	}
+}
+
+// TestRoots: that an entry of the inventory has no namespace does not make its kind one without.
+func TestRoots(t *testing.T) {
+	role := inventory.Entry{Name: "x", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}
+	config := inventory.Entry{Name: "x", Kind: "ConfigMap", Version: "v1"}
+	unknown := inventory.Entry{Name: "x", Group: "example.com", Kind: "Thing", Version: "v1"}
+	s := takeWith(t, []func(*runtime.Scheme) error{v1alpha1.AddToScheme}, shop(func(k *kustomizev1.Kustomization) {
+		k.Status.Inventory = refs([]inventory.Entry{role, config, unknown})
+	}))
+	f := compose.Facts{}
+	if err := s.own(&f, s.Obj); err != nil {
+		t.Fatal(err)
+	}
+	want := map[schema.GroupKind]bool{role.GroupKind(): true, config.GroupKind(): false, unknown.GroupKind(): false}
+	if diff := cmp.Diff(want, f.Roots); diff != "" {
+		t.Errorf("kinds without namespaces: -want, +got:\n%s", diff)
 	}
 }
