@@ -156,20 +156,27 @@ func (r *Reconciler) settle(run *run, made inventory.Plan) {
 	if !run.undecided() || !run.prunes() || made.Settles() {
 		status.RemoveCondition(run.Obj, v1alpha1.PruneBlockedCondition)
 	}
-	approved := run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation]
-	run.lapsed = approved != "" && approved != made.Hash && made.Settles()
+	if approved := run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation]; approved != made.Hash && made.Settles() {
+		run.lapsed = approved
+	}
 }
 
 // endApproval takes off an approval of a plan that is no more. The next accident may lose just the
-// same objects, which nobody has decided about then. One that Git declares would come back.
-func (run *run) endApproval(ctx context.Context) error {
-	if !run.lapsed {
+// same objects, which nobody has decided about then. One that Git declares would come back, which the API server
+// tells: the cache keeps no managed fields. Another one was given since.
+func (r *Reconciler) endApproval(ctx context.Context, run *run) error {
+	if run.lapsed == "" {
 		return nil
 	}
-	declared := slices.ContainsFunc(run.Obj.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+	live := &kustomizev1.Kustomization{}
+	if err := r.Targets.Local.Get(ctx, run.name(), live); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	declared := slices.ContainsFunc(live.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
 		return e.Operation == metav1.ManagedFieldsOperationApply && e.FieldsV1 != nil && strings.Contains(e.FieldsV1.GetRawString(), v1alpha1.ApprovePruneAnnotation)
 	})
-	if declared {
+	approved := func(o *kustomizev1.Kustomization) string { return o.Annotations[v1alpha1.ApprovePruneAnnotation] }
+	if declared || approved(live) != run.lapsed || approved(run.Obj) != run.lapsed {
 		return nil
 	}
 	delete(run.Obj.Annotations, v1alpha1.ApprovePruneAnnotation)

@@ -199,7 +199,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		obj.Status.LastHandledReconcileAt = requested
 	}
 	r.keepRights(run)
-	if werr := errors.Join(run.WriteHeld(ctx, run.held), run.endApproval(ctx), run.Write(ctx)); werr != nil {
+	if werr := errors.Join(run.WriteHeld(ctx, run.held), r.endApproval(ctx, run), run.Write(ctx)); werr != nil {
+		run.known.invalidate() // only who renders finds out again what was to be written
 		return ctrl.Result{}, errors.Join(err, werr)
 	}
 	now := r.Now()

@@ -69,8 +69,8 @@ type run struct {
 	target  target.Ref
 	// sync is nil if nothing had to be applied: set by apply.
 	sync *apply.Result
-	// lapsed: what a person approved is not to be deleted any more. Set by settle.
-	lapsed bool
+	// lapsed is an approval of what is not to be deleted any more: set by settle.
+	lapsed string
 	// tried: all objects were applied or deleted, or refused: something of it was forbidden.
 	tried, refused bool
 }

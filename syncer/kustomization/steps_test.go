@@ -41,6 +41,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -1504,22 +1505,20 @@ func TestApprovalEnds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		plan   inventory.Plan
-		change func(*kustomizev1.Kustomization)
+		// fields are those that somebody applies, as the API server has them: the cache has none.
+		fields string
 		// now is what is approved on the API server by the time that it is taken off.
 		now, want string
-		fails     bool
 	}{
-		"Reverted": {"they are declared again", inventory.Plan{Hash: other}, nil, hash, "", false},
-		"Smaller":  {"what is left is not held", inventory.Plan{Hash: other, Deletes: deletes}, nil, hash, "", false},
-		"Deletes":  {"they are deleted by it, perhaps not all at once", inventory.Plan{Hash: hash, Deletes: deletes}, nil, hash, hash, false},
-		"Unread":   {"they may be deleted later", inventory.Plan{Hash: other, Unknown: []inventory.Entry{entry("a")}}, nil, hash, hash, false},
-		"Held":     {"others are held", inventory.Plan{Hash: other, Held: true, Guard: "too much", Deletes: deletes}, nil, hash, hash, false},
-		"NoPlan":   {"nobody asked", inventory.Plan{}, nil, hash, hash, false},
-		"Declared": {"it is in Git, which would bring it back", inventory.Plan{Hash: other}, func(k *kustomizev1.Kustomization) {
-			k.ManagedFields = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(
-				`{"f:metadata":{"f:annotations":{"f:` + v1alpha1.ApprovePruneAnnotation + `":{}}}}`)}}
-		}, hash, hash, false},
-		"Newer": {"another plan was approved meanwhile", inventory.Plan{Hash: other}, nil, other, other, true},
+		"Reverted": {"they are declared again", inventory.Plan{Hash: other}, "", hash, ""},
+		"Smaller":  {"what is left is not held", inventory.Plan{Hash: other, Deletes: deletes}, "", hash, ""},
+		"Deletes":  {"they are deleted by it, perhaps not all at once", inventory.Plan{Hash: hash, Deletes: deletes}, "", hash, hash},
+		"Unread":   {"they may be deleted later", inventory.Plan{Hash: other, Unknown: []inventory.Entry{entry("a")}}, "", hash, hash},
+		"Held":     {"others are held", inventory.Plan{Hash: other, Held: true, Guard: "too much", Deletes: deletes}, "", hash, hash},
+		"NoPlan":   {"nobody asked", inventory.Plan{}, "", hash, hash},
+		"Declared": {"it is in Git, which would bring it back", inventory.Plan{Hash: other},
+			`{"f:metadata":{"f:annotations":{"f:` + v1alpha1.ApprovePruneAnnotation + `":{}}}}`, hash, hash},
+		"Newer": {"another plan was approved meanwhile", inventory.Plan{Hash: other}, "", other, other},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
@@ -1532,15 +1531,22 @@ func TestApprovalEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if tc.change != nil {
-				tc.change(s.Obj)
-			}
+			s.Targets.Local.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+					if tc.fields != "" {
+						defer func() {
+							obj.SetManagedFields([]metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(tc.fields)}})
+						}()
+					}
+					return c.Get(ctx, key, obj, opts...)
+				},
+			})
 			s.run.rendering, s.run.cluster = &render.Rendering{Digest: "sha256:x"}, s.Targets.Local
 			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
 				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: tc.plan}, nil
 			}
 			s.Reconciler.apply(t.Context(), s.run)
-			if err := s.run.endApproval(t.Context()); (err != nil) != tc.fails {
+			if err := s.endApproval(t.Context(), s.run); err != nil {
 				t.Errorf("%s: %v", tc.reason, err)
 			}
 			obj := &kustomizev1.Kustomization{}
@@ -1551,6 +1557,43 @@ func TestApprovalEnds(t *testing.T) {
 				t.Errorf("%s: %q is approved by %q, want %q", tc.reason, got, by, tc.want)
 			}
 		})
+	}
+}
+
+// TestApprovalEndsLate: what could not be written is found out again.
+func TestApprovalEndsLate(t *testing.T) {
+	r := &tier{t: t}
+	s := r.take(func(k *kustomizev1.Kustomization) {
+		k.Annotations = map[string]string{v1alpha1.ApprovePruneAnnotation: "0123456789abcdef"}
+	})
+	key := sourceKey(s.Obj)
+	if err := s.client.Create(t.Context(), git(true)); err != nil {
+		t.Fatal(err)
+	}
+	s.Sources.Snapshots.Put(key, fleetOf(t, revision))
+	s.cluster.sync = func(_ context.Context, o apply.Options) (apply.Result, error) {
+		return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: inventory.Plan{Hash: "fedcba9876543210"}}, nil
+	}
+	down := true
+	s.store.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if down {
+				return apierrors.NewInternalError(errors.New("etcd elects"))
+			}
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+	})
+	for _, down = range []bool{true, false} {
+		if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.name()}); (err != nil) != down {
+			t.Fatalf("etcd elects: %t, and the reconcile ends with %v", down, err)
+		}
+	}
+	obj := &kustomizev1.Kustomization{}
+	if err := s.client.Get(t.Context(), s.name(), obj); err != nil {
+		t.Fatal(err)
+	}
+	if got := obj.Annotations[v1alpha1.ApprovePruneAnnotation]; got != "" {
+		t.Errorf("%s is approved still, and it says %v", got, obj.Status.Conditions)
 	}
 }
 
