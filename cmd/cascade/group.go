@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -56,13 +58,18 @@ func columns() map[string]func(v1alpha1.TierRow) string {
 }
 
 // loadGroups counts the clusters below this tier. Reasons and revisions are counted in
-// the report of the tier; for the rest the rows of all Children are read.
-func loadGroups(ctx context.Context, cl client.Client, namespace, by string) (*groups, error) {
+// the report of the tier, unless it is as old as an agent that is gone; for the rest the rows of all
+// Children are read.
+func loadGroups(ctx context.Context, cl client.Client, namespace, by string, now time.Time) (*groups, error) {
 	column := columns()[by]
 	if column == nil && by != byReason && by != byRevision {
 		return nil, fmt.Errorf("cannot group by %q: use %s", by, strings.Join(groupings(), ", "))
 	}
-	if column == nil {
+	beat, err := heartbeat(ctx, cl, namespace)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	if column == nil && !beat.Silent(now) {
 		own, err := ownReport(ctx, cl, namespace)
 		if err != nil {
 			return nil, err
@@ -75,13 +82,14 @@ func loadGroups(ctx context.Context, cl client.Client, namespace, by string) (*g
 	if err := cl.List(ctx, children); err != nil {
 		return nil, fmt.Errorf("cannot list Children: %w", err)
 	}
+	known := beat.Dated(children.Items, now)
 	if column != nil {
-		return ofRows(by, column, children.Items), nil
+		return ofRows(by, column, known), nil
 	}
-	// The report of this tier is missing, or of an older agent.
+	// The report of this tier is missing, of an older agent, or too old.
 	var below report.Below
-	for i := range children.Items {
-		below.Put(&children.Items[i])
+	for i := range known {
+		below.Put(&known[i])
 	}
 	return ofCounts(by, below.Counts()), nil
 }

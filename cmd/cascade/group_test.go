@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,30 @@ func TestTreeOfSilentAgent(t *testing.T) {
 			if told := root.told(noon); silent && !strings.HasPrefix(told, "last heard of 2d ago; the agent of this tier does not renew") {
 				t.Errorf("%s: it says %q", tc.reason, told)
 			}
+			// Nobody hears of the clusters below any more, so they are as they were then.
+			want := map[bool]string{false: "Succeeded", true: v1alpha1.ReasonStale}[silent]
+			aws := root.Children[0]
+			for _, at := range []*tier{aws, aws.Children[0]} {
+				if at.Reason != want || at.Ready == silent || silent != (at.Heard != nil) {
+					t.Errorf("%s: %s: ready %t, %s, heard %v", tc.reason, at.Name, at.Ready, at.Reason, at.Heard)
+				}
+			}
+			found, err := loadGroups(t.Context(), cl, v1alpha1.AgentNamespace, byReason, noon)
+			if stale := err == nil && slices.Contains(found.Groups, group{v1alpha1.ReasonStale, 15}); err != nil || stale != silent {
+				t.Errorf("%s: by reason: %+v, %v", tc.reason, found, err)
+			}
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			if err := c.children(t.Context(), cl, childrenOptions{output: "json"}); err != nil {
+				t.Fatal(err)
+			}
+			e := &export{}
+			if err := json.Unmarshal(out.Bytes(), e); err != nil {
+				t.Fatal(err)
+			}
+			if item := e.Items[0]; item.Reason != want || item.Ready == silent || silent != (item.HeardAt != nil) {
+				t.Errorf("%s: the export says %+v", tc.reason, item)
+			}
 		})
 	}
 }
@@ -125,7 +150,7 @@ func TestTreeGroups(t *testing.T) {
 		cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
 		var text, data bytes.Buffer
 		for _, by := range groupings() {
-			found, err := loadGroups(t.Context(), cl, v1alpha1.AgentNamespace, by)
+			found, err := loadGroups(t.Context(), cl, v1alpha1.AgentNamespace, by, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,10 +173,10 @@ func TestTreeGroups(t *testing.T) {
 		golden(t, "tree-groups.yaml", data.String())
 	}
 	empty := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-	if found, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, byReason); err != nil || found.Total != 0 {
+	if found, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, byReason, noon); err != nil || found.Total != 0 {
 		t.Errorf("a tier with nothing below has %+v, %v", found, err)
 	}
-	if _, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, "name"); err == nil || !strings.Contains(err.Error(), "use reason, revision, cause, owner, provider, region, version") {
+	if _, err := loadGroups(t.Context(), empty, v1alpha1.AgentNamespace, "name", noon); err == nil || !strings.Contains(err.Error(), "use reason, revision, cause, owner, provider, region, version") {
 		t.Errorf("by something else: %v", err)
 	}
 }

@@ -163,7 +163,7 @@ type treeOptions struct {
 
 func (c *cli) tree(ctx context.Context, cl client.Client, out io.Writer, view treeView, o treeOptions) error {
 	if o.by != "" {
-		found, err := loadGroups(ctx, cl, c.namespace(), o.by)
+		found, err := loadGroups(ctx, cl, c.namespace(), o.by, c.now())
 		if err != nil {
 			return err
 		}
@@ -204,7 +204,7 @@ func loadTree(ctx context.Context, cl client.Client, namespace string, now time.
 		}
 	}
 	beat, err := heartbeat(ctx, cl, namespace)
-	if err != nil {
+	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
 	}
 	if beat.Silent(now) {
@@ -221,9 +221,10 @@ func loadTree(ctx context.Context, cl client.Client, namespace string, now time.
 	if err != nil {
 		return nil, err
 	}
-	for i := range children.Items {
-		t := childTier(&children.Items[i])
-		t.Rollouts = pins(&children.Items[i], rollouts)
+	known := beat.Dated(children.Items, now)
+	for i := range known {
+		t := childTier(&known[i])
+		t.Rollouts = pins(&known[i], rollouts)
 		root.Children = append(root.Children, t)
 	}
 	sortTiers(root)
@@ -260,11 +261,11 @@ func ownReport(ctx context.Context, cl client.Client, namespace string) (*v1alph
 	return r, nil
 }
 
-// heartbeat of the agent of this tier; nil if there is none, or if it may not be read.
+// heartbeat of the agent of this tier; nil if there is none.
 func heartbeat(ctx context.Context, cl client.Client, namespace string) (*cause.Heartbeat, error) {
 	lease := &coordinationv1.Lease{}
 	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HeartbeatLease}, lease)
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {

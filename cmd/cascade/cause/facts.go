@@ -1,11 +1,13 @@
 package cause
 
 import (
+	"slices"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,4 +74,20 @@ func (h *Heartbeat) Silent(now time.Time) bool {
 	// Clocks of two machines may differ.
 	const margin = 30 * time.Second
 	return h != nil && now.Sub(h.Renewed) > h.Holds+margin
+}
+
+// Dated are Children as they are known now. Only an agent tells of a child that it was not heard of for
+// long: while that of the tier is silent, all of them were heard of when it last renewed its Lease.
+func (h *Heartbeat) Dated(children []v1alpha1.Child, now time.Time) []v1alpha1.Child {
+	if !h.Silent(now) {
+		return children
+	}
+	heard := metav1.NewTime(h.Renewed)
+	children = slices.Clone(children) // others have the same ones
+	for i := range children {
+		if s := &children[i].Status; s.HeardAt == nil {
+			s.HeardAt = &heard
+		}
+	}
+	return children
 }

@@ -89,7 +89,7 @@ type eventView struct {
 
 func clusterPageOf(f Facts, q Query, now time.Time) *clusterPage {
 	v := &clusterPage{Path: pathText(q.Cluster)}
-	all, _ := clusters(f.Children)
+	all, _ := clusters(&f, now)
 	at := slices.IndexFunc(all, func(c cluster) bool { return c.Path == q.Cluster })
 	if at < 0 {
 		return v

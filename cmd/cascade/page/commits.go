@@ -123,7 +123,7 @@ func (t *tally) matrix(about func(key tallied, row *matrixRow)) matrix {
 }
 
 func commitsOf(f Facts, q Query, now time.Time) *commits {
-	all, unlisted := clusters(f.Children)
+	all, unlisted := clusters(&f, now)
 	v := &commits{Unlisted: unlisted}
 	environments := map[string]string{}
 	reported := newTally()

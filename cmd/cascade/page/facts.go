@@ -108,7 +108,8 @@ type cluster struct {
 func (c *cluster) below() bool { return strings.Contains(c.Path, ">") }
 
 // clusters are all that have a row. unlisted is how many have none.
-func clusters(children []v1alpha1.Child) (all []cluster, unlisted int) {
+func clusters(f *Facts, now time.Time) (all []cluster, unlisted int) {
+	children := f.Heartbeat.Dated(f.Children, now)
 	for i := range children {
 		child := &children[i]
 		own := cluster{TierRow: report.Row(child), environment: child.Labels[EnvironmentLabel], child: child}

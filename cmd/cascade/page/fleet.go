@@ -92,7 +92,7 @@ type optionView struct {
 }
 
 func fleetOf(f Facts, q Query, now time.Time) *fleet {
-	all, unlisted := clusters(f.Children)
+	all, unlisted := clusters(&f, now)
 	v := &fleet{Tier: tierOf(&f, now), Total: len(all) + unlisted, Unlisted: unlisted}
 	v.Held = len(held.Of(heldFacts(f)))
 	v.HeldLink = link(Held, Query{Namespace: q.Namespace})

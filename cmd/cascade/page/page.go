@@ -48,9 +48,9 @@ func Needs(n Name) (required, optional []Kind) {
 	case Objects:
 		return []Kind{Children, Layers, RolloutKind, Kustomizations, HelmReleases}, append(causes, Notifications)
 	case Commits:
-		return []Kind{Children, Layers, RolloutKind}, []Kind{OwnReport}
+		return []Kind{Children, Layers, RolloutKind}, []Kind{OwnReport, AgentHeartbeat}
 	case Cluster:
-		return []Kind{Children, RolloutKind}, []Kind{OwnReport, Events}
+		return []Kind{Children, RolloutKind}, []Kind{OwnReport, AgentHeartbeat, Events}
 	case Held:
 		return []Kind{Children, Layers, RolloutKind, Kustomizations, HelmReleases}, []Kind{OwnReport}
 	case Rollouts:
