@@ -189,6 +189,14 @@ func (r *repository) tier(more ...client.Object) fakeTier {
 		}}
 		all = append(all, release)
 	}
+	// One chart for several releases.
+	for _, name := range []string{"node", "steady"} {
+		chart := &sourcev1.HelmChart{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		chart.Spec = sourcev1.HelmChartSpec{Chart: "./charts/" + name, SourceRef: sourcev1.LocalHelmChartSourceReference{Kind: "GitRepository", Name: "masters"}}
+		release := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "shared-" + name}}
+		release.Spec.ChartRef = &helmv2.CrossNamespaceSourceReference{Kind: "HelmChart", Name: name}
+		all = append(all, chart, release)
+	}
 	repository.Status.Artifact = &fluxmeta.Artifact{Revision: revision}
 	layer := &v1alpha1.Layer{}
 	r.from("mom/layer.yaml", layer)

@@ -12,6 +12,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -30,7 +31,7 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 	}
 	for i := range releases {
 		r := &releases[i]
-		if err := f.chartChanges(now, r); err != nil {
+		if err := f.chartChanges(ctx, now, r); err != nil {
 			f.problem("HelmRelease/"+r.Namespace+"/"+r.Name, "", err)
 		}
 	}
@@ -50,14 +51,43 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 }
 
 // chartChanges is an error if the commit makes another chart of a release.
-func (f *forecast) chartChanges(now *source.Snapshot, r *helmv2.HelmRelease) error {
-	if r.Spec.Chart == nil {
+func (f *forecast) chartChanges(ctx context.Context, now *source.Snapshot, r *helmv2.HelmRelease) error {
+	chart, err := f.chartOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	if chart == nil || !f.is(chart.Spec.SourceRef.Kind, chart.Namespace, chart.Spec.SourceRef.Name) {
 		return nil
 	}
-	chart := r.Spec.Chart.Spec
-	if !f.is(chart.SourceRef.Kind, cmp.Or(chart.SourceRef.Namespace, r.Namespace), chart.SourceRef.Name) {
-		return nil
+	return f.newChart(now, &chart.Spec)
+}
+
+// chartOf is the HelmChart of a release, as it is or as its template makes it; nil if it has another
+// kind of source.
+func (f *forecast) chartOf(ctx context.Context, r *helmv2.HelmRelease) (*sourcev1.HelmChart, error) {
+	chart := &sourcev1.HelmChart{}
+	if r.Spec.Chart != nil {
+		of := r.Spec.Chart.Spec
+		chart.Namespace = cmp.Or(of.SourceRef.Namespace, r.Namespace)
+		chart.Spec = sourcev1.HelmChartSpec{
+			Chart: of.Chart, SourceRef: sourcev1.LocalHelmChartSourceReference{Kind: of.SourceRef.Kind, Name: of.SourceRef.Name},
+			ReconcileStrategy: of.ReconcileStrategy, ValuesFiles: of.ValuesFiles,
+		}
+		return chart, nil
 	}
+	ref := r.Spec.ChartRef
+	if ref == nil || ref.Kind != sourcev1.HelmChartKind {
+		return nil, nil
+	}
+	key := client.ObjectKey{Namespace: cmp.Or(ref.Namespace, r.Namespace), Name: ref.Name}
+	if err := f.cluster.Get(ctx, key, chart); err != nil {
+		return nil, fmt.Errorf("cannot tell whether the commit changes its chart: cannot read HelmChart %s: %w", key, err)
+	}
+	return chart, nil
+}
+
+// newChart is an error if the commit makes another chart of the source.
+func (f *forecast) newChart(now *source.Snapshot, chart *sourcev1.HelmChartSpec) error {
 	files := []string{chart.Chart}
 	if chart.ReconcileStrategy != sourcev1.ReconcileStrategyRevision {
 		// Only another version makes another chart.
