@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/remote/epoch"
@@ -149,6 +150,23 @@ func (s *sharding) lease(namespace string) func(name string) string {
 		sum := sha256.Sum256([]byte(part))
 		return name + "-" + hex.EncodeToString(sum[:4])
 	}
+}
+
+// LeaderLease is the name of the lease that agents with these arguments of their container compete
+// for; empty without an election, and where only Kubernetes knows which part of the objects they have.
+func LeaderLease(args []string, namespace string) string {
+	s, e := &sharding{}, &election{}
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	s.bind(flags)
+	e.bind(flags)
+	if err := flags.Parse(args); err != nil {
+		return v1alpha1.LeaderLease // such an agent does not run
+	}
+	if !e.enabled || strings.Contains(s.selector, "$(") {
+		return ""
+	}
+	return s.lease(namespace)(v1alpha1.LeaderLease)
 }
 
 // fluxLeases are those of the controllers of Flux whose work this process does.

@@ -126,7 +126,10 @@ type Workload struct {
 	Wanted, Available      int32
 	// Sharding is the number of shards that its arguments ask for; 1 without any.
 	Sharding int
-	Pods     []Pod
+	// Lease is the name of the one that its replicas compete for by its arguments; empty for none,
+	// or if that is not known.
+	Lease string
+	Pods  []Pod
 }
 
 // Pod of the agent that does not run.

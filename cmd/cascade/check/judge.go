@@ -225,9 +225,9 @@ func judgeAgent(f *Facts, now time.Time) []Finding {
 		found = append(found, fail(ReasonAgentNotAvailable, "see: kubectl -n "+w.Namespace+" describe deployment,pods -l app.kubernetes.io/name="+v1alpha1.AgentName,
 			"%d of %d replicas of Deployment %s/%s are available%s", w.Available, w.Wanted, w.Namespace, w.Name, why))
 	}
-	if !f.Leader.held(now) {
+	if w.Lease != "" && !f.Leader.held(now) {
 		found = append(found, fail(ReasonNoLeader, "see: kubectl -n "+w.Namespace+" logs deployment/"+w.Name, "no agent holds Lease %s/%s%s: nothing is synced",
-			w.Namespace, v1alpha1.LeaderLease, since(f.Leader, now)))
+			w.Namespace, w.Lease, since(f.Leader, now)))
 	} else if !f.Heartbeat.held(now) {
 		found = append(found, fail(ReasonAgentSilent, "see: kubectl -n "+w.Namespace+" logs deployment/"+w.Name,
 			"the agent does not renew Lease %s/%s%s: its report is old", w.Namespace, v1alpha1.HeartbeatLease, since(f.Heartbeat, now)))

@@ -17,9 +17,13 @@ import (
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -47,7 +51,7 @@ func well() *Facts {
 		Needed:      map[string]string{"kustomizations.kustomize.toolkit.fluxcd.io": "v1", "layers.cascade.dev": "v1alpha1"},
 		Definitions: []Definition{flux, defined("layers.cascade.dev", "cascade.dev", "v1alpha1"), cluster, provider},
 		FluxLeases:  []Lease{{Namespace: "flux-system", Name: "kustomize-controller-leader-election", Holder: "old", Renewed: now.Add(-time.Hour), Holds: time.Minute}},
-		Workload:    &Workload{Namespace: "cascade-system", Name: "cascade", Wanted: 2, Available: 2, Sharding: 2},
+		Workload:    &Workload{Namespace: "cascade-system", Name: "cascade", Wanted: 2, Available: 2, Sharding: 2, Lease: v1alpha1.LeaderLease},
 		Leader:      &fresh, Heartbeat: &fresh, Shards: map[int]Lease{0: fresh, 1: fresh},
 		Policies:  []Policy{{Name: "cascade-clusters", Exists: true, Fails: true, Denies: true}},
 		Providers: []Provider{{Label: "cluster-api", Namespace: "capi-system", Name: "capi", Available: true}},
@@ -94,6 +98,7 @@ func TestJudge(t *testing.T) {
 		"NoLeader":   {"nobody leads", func(f *Facts) { f.Leader = nil }, ReasonNoLeader, "cascade-leader", Failure},
 		"OldLeader":  {"it hangs", func(f *Facts) { l := *f.Leader; l.Renewed = now.Add(-time.Hour); f.Leader = &l }, ReasonNoLeader, "1h0m0s ago", Failure},
 		"Silent":     {"it leads and does not report", func(f *Facts) { f.Heartbeat = nil }, ReasonAgentSilent, "cascade-heartbeat", Failure},
+		"NoElection": {"it hangs, and competes for no Lease", func(f *Facts) { f.Workload.Lease, f.Leader, f.Heartbeat = "", nil, nil }, ReasonAgentSilent, "cascade-heartbeat", Failure},
 		"Shard":      {"one replica has other arguments", func(f *Facts) { delete(f.Shards, 1) }, ReasonShardUnserved, "shard 1 of 2", Failure},
 		"Version":    {"another program", func(f *Facts) { f.Program = "v1.5.0" }, ReasonAgentDiffers, "v1.5.0", Warning},
 		"Policy":     {"deleted", func(f *Facts) { f.Policies[0].Exists = false }, ReasonPolicyMissing, "cascade-clusters", Failure},
@@ -214,6 +219,48 @@ func TestNamesAreBounded(t *testing.T) {
 		if found.Reason == ReasonChildUnreachable && !strings.HasSuffix(found.Message, "fleet/c0004 and 4995 more") {
 			t.Errorf("it says %q", found.Message)
 		}
+	}
+}
+
+// TestReadsLease: agents with a part of the objects compete for a Lease of their own, or for none.
+func TestReadsLease(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		args   []string
+		lease  string
+	}{
+		"Plain":      {"the one that all share", []string{"agent", "--shards=1"}, v1alpha1.LeaderLease},
+		"Selector":   {"labels share the objects out", []string{"agent", "--watch-label-selector=team=a"}, "cascade-leader-289b4946"},
+		"Apart":      {"a flag and its value are two arguments", []string{"agent", "--watch-label-selector", "team=a"}, "cascade-leader-289b4946"},
+		"Namespace":  {"namespaces do", []string{"agent", "--watch-all-namespaces=false"}, "cascade-leader-7ced3b35"},
+		"NoElection": {"nobody competes", []string{"agent", "--enable-leader-election=false"}, ""},
+		"Variable":   {"which one is not known", []string{"agent", "--watch-label-selector=team=$(TEAM)"}, ""},
+		"Later":      {"of another version", []string{"agent", "--of-tomorrow", "--watch-label-selector=team=a"}, "cascade-leader-289b4946"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			labels := map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.AgentName, Labels: labels}, Status: appsv1.DeploymentStatus{AvailableReplicas: 1}}
+			d.Spec.Template.Spec.Containers = []corev1.Container{{Args: tc.args}}
+			objects := []client.Object{d}
+			for _, lease := range []string{tc.lease, v1alpha1.HeartbeatLease} {
+				if lease != "" {
+					objects = append(objects, &coordinationv1.Lease{
+						ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: lease},
+						Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("a"), RenewTime: new(metav1.NewMicroTime(now)), LeaseDurationSeconds: new(int32(45))},
+					})
+				}
+			}
+			f := &Facts{Shards: map[int]Lease{}}
+			r := &Reader{Client: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).Build(), Namespace: v1alpha1.AgentNamespace}
+			if err := r.agent(t.Context(), f); err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range judgeAgent(f, now) {
+				if found.Level == Failure {
+					t.Errorf("%s: %s: %s", tc.reason, found.Reason, found.Message)
+				}
+			}
+		})
 	}
 }
 

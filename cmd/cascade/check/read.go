@@ -32,6 +32,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 	"github.com/cascade-gitops/cascade/deploy"
 	"github.com/cascade-gitops/cascade/remote/report"
@@ -218,7 +219,7 @@ func (r *Reader) agent(ctx context.Context, f *Facts) error {
 	for i := range leases.Items {
 		found := leaseOf(&leases.Items[i])
 		switch n, shard := tenure.ShardOf(found.Name); {
-		case found.Name == v1alpha1.LeaderLease:
+		case found.Name == f.Workload.Lease:
 			f.Leader = &found
 		case found.Name == v1alpha1.HeartbeatLease:
 			f.Heartbeat = &found
@@ -230,12 +231,12 @@ func (r *Reader) agent(ctx context.Context, f *Facts) error {
 }
 
 func workloadOf(d *appsv1.Deployment) *Workload {
-	w := &Workload{Namespace: d.Namespace, Name: d.Name, Wanted: 1, Available: d.Status.AvailableReplicas, Sharding: 1}
+	w := &Workload{Namespace: d.Namespace, Name: d.Name, Wanted: 1, Available: d.Status.AvailableReplicas, Sharding: 1, Lease: v1alpha1.LeaderLease}
 	if d.Spec.Replicas != nil {
 		w.Wanted = *d.Spec.Replicas
 	}
 	if containers := d.Spec.Template.Spec.Containers; len(containers) > 0 {
-		w.Image = containers[0].Image
+		w.Image, w.Lease = containers[0].Image, agent.LeaderLease(containers[0].Args, d.Namespace)
 		for _, arg := range containers[0].Args {
 			if text, ok := strings.CutPrefix(arg, "--shards="); ok {
 				if n, err := strconv.Atoi(text); err == nil {
