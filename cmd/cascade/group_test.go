@@ -112,7 +112,7 @@ func TestTreeOfSilentAgent(t *testing.T) {
 			if told := root.told(noon); silent && !strings.HasPrefix(told, "last heard of 2d ago; the agent of this tier does not renew") {
 				t.Errorf("%s: it says %q", tc.reason, told)
 			}
-			// Nobody hears of the clusters below any more, so they are as they were then.
+			// Nobody tells of the clusters below any more, so they are as they were then.
 			want := map[bool]string{false: "Succeeded", true: v1alpha1.ReasonStale}[silent]
 			aws := root.Children[0]
 			for _, at := range []*tier{aws, aws.Children[0]} {
