@@ -42,6 +42,7 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 			pending = found.Pending()
 		}
 		run.known.glanced(pending)
+		stillUnhealthy(run)
 		return again(next)
 	}
 	if err != nil {
@@ -119,10 +120,30 @@ func (r *Reconciler) cancel(_ context.Context, run *run) *end {
 // to unless all are healthy now.
 func (r *Reconciler) glance(run *run) (next time.Duration, ok bool) {
 	ready := apimeta.FindStatusCondition(run.Obj.Status.Conditions, meta.ReadyCondition)
-	if ready == nil || ready.Reason != meta.HealthCheckFailedReason {
+	if ready == nil || ready.Reason != meta.HealthCheckFailedReason && !saysWork(run) {
 		return 0, false
 	}
 	return run.known.glance(run, r.Now())
+}
+
+// saysWork reports whether Ready says of a failed wait that something goes on: a worker was waited
+// for, or it took long to verify what was applied.
+func saysWork(run *run) bool {
+	is := func(kind, reason string) bool {
+		c := apimeta.FindStatusCondition(run.Obj.Status.Conditions, kind)
+		return c != nil && c.Reason == reason
+	}
+	return is(meta.ReadyCondition, meta.ProgressingReason) && is(meta.HealthyCondition, meta.HealthCheckFailedReason)
+}
+
+// stillUnhealthy has Ready say again what came of the last wait.
+func stillUnhealthy(run *run) {
+	if !saysWork(run) {
+		return
+	}
+	why := apimeta.FindStatusCondition(run.Obj.Status.Conditions, meta.HealthyCondition).Message
+	status.SetCondition(run.Obj, meta.ReadyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "health check failed: %s", why)
+	status.SetCondition(run.Obj, meta.ReconcilingCondition, metav1.ConditionTrue, meta.ProgressingWithRetryReason, "%s", checking(run))
 }
 
 // pending are the objects whose health has to be looked at, and since when they

@@ -492,8 +492,13 @@ func (p *progress) touched(object inventory.Entry, dirty bool, now time.Time) (t
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.doubts(object)
-	// That a Job is gone when it is done is no drift, and is looked at with the next interval.
-	if !dirty || p.isJob(object) {
+	// That a Job is gone when it is done is no drift, and is looked at with the next interval; one that
+	// failed runs again with the next try.
+	job := p.isJob(object)
+	if dirty && job && p.wait != nil && p.wait.since.IsZero() {
+		return 0, false
+	}
+	if !dirty || job {
 		return p.wait.touched(object, now)
 	}
 	if now.Sub(p.corrected) > calmAfter {
@@ -526,12 +531,13 @@ func (w *healthWait) touched(object inventory.Entry, now time.Time) (time.Durati
 }
 
 // glance reports whether a look at what a wait left that failed is one more look of that wait, and
-// when the next wait is due.
+// when the next wait is due. A run that verified what was applied, and changed nothing, begins no other: where
+// something is pending for good, each one does.
 func (p *progress) glance(run *run, now time.Time) (next time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.wait
-	if run.rendering != nil || w == nil || w.failed.IsZero() || w.inputs != inputsOf(run) {
+	if len(run.changed()) > 0 || w == nil || w.failed.IsZero() || w.inputs != inputsOf(run) {
 		return 0, false
 	}
 	if next = w.failed.Add(run.Obj.GetRetryInterval()).Sub(now); next <= 0 {
@@ -631,6 +637,9 @@ func (p *progress) unhealthy(pending []inventory.Entry, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.wait; w != nil {
+		if now.Sub(w.since) < glancePause {
+			w.glanced = now // what fails at once may do so again and again
+		}
 		w.pending, w.before, w.failed, w.since = pending, w.since, now, time.Time{}
 	}
 	// A Job that failed is no less gone than one that is done: it runs again with the next try.

@@ -336,6 +336,11 @@ func TestTouchedAfterFailure(t *testing.T) {
 	if _, ok := p.glance(r, at(360)); ok {
 		t.Error("the retry is none")
 	}
+	p.unhealthy([]inventory.Entry{entry("a")}, at(700))
+	p.jobs = map[inventory.Entry]job{entry("a"): {}}
+	if _, ok := p.touched(entry("a"), true, at(740)); ok {
+		t.Error("a Job that failed runs again as it is removed")
+	}
 }
 
 // TestCovers: an inventory that was read before the last write does not have what that

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/cli-utils/pkg/object"
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
@@ -56,6 +57,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/observed"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
@@ -1495,6 +1497,31 @@ func TestGlance(t *testing.T) {
 	s.expect(t, "and is not later", look(kstatus.FailedStatus, nil), want{says: failed, after: time.Minute, events: 3})
 	s.now = s.now.Add(time.Minute)
 	s.expect(t, "the next try waits anew", look(kstatus.InProgressStatus, nil), want{says: "Unknown/Progressing", after: healthPoll, events: 3})
+}
+
+// TestGlanceRendered: so is what is never settled, as where something is kept for as long as a Cluster
+// lives: it is rendered and verified each time.
+func TestGlanceRendered(t *testing.T) {
+	s := take(t, shop(func(k *kustomizev1.Kustomization) { k.Spec.Wait = true }))
+	look := func(status kstatus.Status, action ssa.Action) *end {
+		changes := ssa.NewChangeSet()
+		changes.Add(ssa.ChangeSetEntry{ObjMetadata: object.ObjMetadata{Namespace: "apps", Name: "a", GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, GroupVersion: "v1", Action: action})
+		s.run.rendering, s.run.sync, s.run.memo = &render.Rendering{}, &apply.Result{Changes: changes, Complete: true}, s.Memo
+		s.cluster.health = func(of []inventory.Entry) (apply.Health, error) {
+			return apply.Health{{Entry: of[0], Status: status}}, nil
+		}
+		return s.Reconciler.health(t.Context(), s.run)
+	}
+	const failed = "False/HealthCheckFailed"
+	s.expect(t, "it failed", look(kstatus.FailedStatus, ssa.CreatedAction), want{says: failed, after: time.Minute, events: 1})
+	if after, _ := s.run.known.touched(s.declared()[0], false, s.now); after != glancePause {
+		t.Errorf("it failed at once, and is looked at after %s", after)
+	}
+	s.now = s.now.Add(10 * time.Second)
+	s.expect(t, "it has changed, and fails as before", look(kstatus.FailedStatus, ssa.UnchangedAction), want{says: failed, after: 50 * time.Second, events: 1})
+	status.MarkProgressing(s.Obj, "Waiting for a worker")
+	s.expect(t, "there was no worker for a moment", look(kstatus.InProgressStatus, ssa.UnchangedAction), want{says: failed, after: 50 * time.Second, events: 1})
+	s.expect(t, "it was applied anew", look(kstatus.InProgressStatus, ssa.ConfiguredAction), want{says: "Unknown/Progressing", after: healthPoll, events: 1})
 }
 
 // TestApprovalEnds: an approval of deletes is none of the next ones, which may be of the same
