@@ -43,7 +43,7 @@ func (r *Reconciler) health(ctx context.Context, run *run) *end {
 		}
 		run.known.glanced(pending)
 		stillUnhealthy(run)
-		return again(next)
+		return again(r.beforeHandOver(run, next))
 	}
 	if err != nil {
 		// Not to know is not to be healthy, and no reason to wait for ever.
@@ -96,7 +96,17 @@ func checking(run *run) string {
 func (r *Reconciler) unhealthy(ctx context.Context, run *run, took time.Duration, why error) *end {
 	end := r.failed(ctx, run, meta.HealthCheckFailedReason, fmt.Errorf("health check failed after %s: %w", took.Round(time.Millisecond), why))
 	status.SetCondition(run.Obj, meta.ReconcilingCondition, metav1.ConditionTrue, meta.ProgressingWithRetryReason, "%s", checking(run))
+	end.result.RequeueAfter = r.beforeHandOver(run, end.result.RequeueAfter)
 	return end
+}
+
+// beforeHandOver is when to look again at the latest: the time that objects are kept for others is
+// counted while somebody looks. That is no other try.
+func (r *Reconciler) beforeHandOver(run *run, next time.Duration) time.Duration {
+	if run.sync == nil || run.sync.HandOver == nil {
+		return next
+	}
+	return min(next, r.handOverPause(run.sync.HandOver))
 }
 
 // cancel ends the wait for the health of what was applied when something else is asked

@@ -287,9 +287,7 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	if run.sync != nil && run.sync.Pending {
 		next = min(next, run.known.deleting(run.start))
 	}
-	if run.sync != nil && run.sync.HandOver != nil {
-		next = min(next, r.handOverPause(run.sync.HandOver))
-	}
+	next = r.beforeHandOver(run, next)
 	if kept != "" {
 		next = min(next, ofClusterPoll)
 	}

@@ -1524,6 +1524,22 @@ func TestGlanceRendered(t *testing.T) {
 	s.expect(t, "it was applied anew", look(kstatus.InProgressStatus, ssa.ConfiguredAction), want{says: "Unknown/Progressing", after: healthPoll, events: 1})
 }
 
+// TestHandOverUnhealthy: the time that objects are kept for others passes as well while those that
+// are applied are not healthy, and only the first look is a failure.
+func TestHandOverUnhealthy(t *testing.T) {
+	s := take(t, shop(func(k *kustomizev1.Kustomization) { k.Spec.Wait, k.Spec.RetryInterval = true, nil }))
+	changes := ssa.NewChangeSet()
+	changes.Add(ssa.ChangeSetEntry{ObjMetadata: object.ObjMetadata{Namespace: "apps", Name: "a", GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, GroupVersion: "v1", Action: ssa.UnchangedAction})
+	s.run.rendering, s.run.memo = &render.Rendering{}, s.Memo
+	s.run.sync = &apply.Result{Changes: changes, Complete: true, HandOver: &v1alpha1.HandOver{Since: metav1.NewTime(noon)}}
+	s.cluster.health = func([]inventory.Entry) (apply.Health, error) {
+		return apply.Health{{Entry: entry("a"), Status: kstatus.FailedStatus}}, nil
+	}
+	for _, reason := range []string{"it failed", "it is looked at for the hand-over"} {
+		s.expect(t, reason, s.Reconciler.health(t.Context(), s.run), want{says: "False/HealthCheckFailed", after: handOverPoll, events: 1})
+	}
+}
+
 // TestApprovalEnds: an approval of deletes is none of the next ones, which may be of the same
 // objects by another accident.
 func TestApprovalEnds(t *testing.T) {
