@@ -51,7 +51,8 @@ type Options struct {
 	// FirstSync is what the tier knows of the Clusters of the rendering. Nil: any
 	// may be created.
 	FirstSync *inventory.FirstSync
-	// Slow is called once if it takes long to apply, while no request is under way. It may be nil.
+	// Slow is called once if it takes long to apply, or before anything is deleted, while no request is
+	// under way. It may be nil.
 	Slow func(ctx context.Context)
 	// Prune removes what the rendering no longer declares. Without it such
 	// objects are forgotten.

@@ -60,6 +60,9 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, p
 	keep := res.Plan.Keep
 	var failures []error
 	if !res.Plan.Held {
+		if o.Slow != nil && len(res.Plan.Deletes) > 0 {
+			o.Slow(ctx) // ahead, as nothing tells how long the deletes take
+		}
 		var queued []inventory.Entry
 		res.Deleted, queued, failures = a.deleteAll(ctx, res.Plan.Deletes)
 		res.Plan.Queued = append(res.Plan.Queued, queued...)

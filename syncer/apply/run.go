@@ -245,6 +245,12 @@ func (r *run) pruneRest(ctx context.Context) error {
 	if r.unscoped != nil {
 		return &PruneError{Err: r.unscoped}
 	}
+	if r.isSlow() {
+		r.tellSlow(ctx)
+	}
+	if r.slow {
+		o.Slow = nil
+	}
 	err := r.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: r.owned, Rendered: stays, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
 		HandOver: o.HandOver,

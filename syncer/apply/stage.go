@@ -159,14 +159,24 @@ func (r *run) stage(ctx context.Context, stage []*unstructured.Unstructured, bod
 // slowAfter is how long applying takes when the caller is told that it is slow.
 const slowAfter = 10 * time.Second
 
-// each calls f for each of n objects, some at a time. What takes long is told in between, while none
-// is under way: whoever is told may write what f reads.
+// isSlow reports whether the caller is to be told that it takes long.
+func (r *run) isSlow() bool {
+	return r.options.Slow != nil && !r.slow && r.now().Sub(r.begun) > slowAfter
+}
+
+// tellSlow tells the caller that it takes long. No request may be under way: whoever is told may write
+// what is sent.
+func (r *run) tellSlow(ctx context.Context) {
+	r.slow = true
+	r.options.Slow(ctx)
+}
+
+// each calls f for each of n objects, some at a time. What takes long is told in between.
 func (r *run) each(ctx context.Context, n int, f func(i int)) {
-	slow := func() bool { return r.options.Slow != nil && !r.slow && r.now().Sub(r.begun) > slowAfter }
 	var mu sync.Mutex
 	var left []int
 	inParallel(r.client.parallel, n, func(i int) {
-		if !slow() {
+		if !r.isSlow() {
 			f(i)
 			return
 		}
@@ -175,8 +185,7 @@ func (r *run) each(ctx context.Context, n int, f func(i int)) {
 		left = append(left, i)
 	})
 	if len(left) > 0 {
-		r.slow = true
-		r.options.Slow(ctx)
+		r.tellSlow(ctx)
 		inParallel(r.client.parallel, len(left), func(i int) { f(left[i]) })
 	}
 }

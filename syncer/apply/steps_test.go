@@ -262,12 +262,21 @@ func TestSyncSteps(t *testing.T) {
 				recorded = namesOf(entries)
 				return tc.record
 			}
+			told := 0
+			o.Slow = func(context.Context) {
+				if told++; strings.Contains(strings.Join(s.requests, " "), "DELETE") {
+					t.Errorf("%s: it is told after %v", tc.reason, s.requests)
+				}
+			}
 			res, err := a.Sync(t.Context(), tc.phases, o)
 			if (err != nil) != tc.fails || tc.record != nil && !errors.Is(err, tc.record) {
 				t.Errorf("%s: Sync() = %v", tc.reason, err)
 			}
 			if got := strings.Join(s.requests, " "); got != tc.writes {
 				t.Errorf("%s: sent %q, want %q", tc.reason, got, tc.writes)
+			}
+			if (told == 1) != strings.Contains(tc.writes, "DELETE") {
+				t.Errorf("%s: that something is deleted is told %d times ahead", tc.reason, told)
 			}
 			if recorded != tc.records || namesOf(res.Inventory) != tc.left || res.Done != tc.done {
 				t.Errorf("%s: recorded %q, left %q after %d phases; want %q, %q, %d", tc.reason, recorded, namesOf(res.Inventory), res.Done, tc.records, tc.left, tc.done)
