@@ -1274,6 +1274,76 @@ func TestStatusesOfOthers(t *testing.T) {
 	until(func() bool { return int(b.count("gitea", resultFailed)) == 4 && waiting() == 0 })
 }
 
+// TestStatusesOfManyOthers: what was sent before counts after a pause as well, and before anything was, all are tried
+// before the Provider is left alone (read 556).
+func TestStatusesOfManyOthers(t *testing.T) {
+	const own, others = "0000000000000000000000000000000000000000", 10
+	for name, tt := range map[string]struct {
+		reason   string
+		arrived  bool
+		requests int
+	}{
+		"Before": {"one arrived before the pause", true, 1 + others + 1},
+		"Never":  {"none arrived yet: the others are tried once more after the first that does", false, others + 1 + others},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int32
+			in := newInbound(t, func(w http.ResponseWriter, r *http.Request) {
+				requests.Add(1)
+				if !strings.Contains(r.URL.Path, own) {
+					w.WriteHeader(http.StatusNotFound)
+					return
+				}
+				w.WriteHeader(http.StatusCreated)
+			})
+			b := newBench(t, alertFor("git", nil), secret("login", map[string]string{"token": "x"}), provider("git", "gitea", in.URL+"/org/repo", func(s *notificationv1beta3.ProviderSpec) {
+				s.SecretRef = &meta.LocalObjectReference{Name: "login"}
+			}))
+			b.linger, b.retry = time.Millisecond, time.Hour
+			end := time.Now().Add(20 * time.Second)
+			until := func(is func() bool) {
+				for !is() {
+					if time.Now().After(end) {
+						t.Fatalf("%s: it never comes to that, after %d requests", tt.reason, requests.Load())
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+			tell := func(name, revision string) {
+				e := event(name, "it failed")
+				e.Metadata = map[string]string{"kustomize.toolkit.fluxcd.io/revision": "main@sha1:" + revision}
+				b.Take(e, nil)
+			}
+			sent := 1.0
+			if tt.arrived {
+				sent++
+				tell("first", own)
+				b.run(t)
+				until(func() bool {
+					b.queues.mu.Lock()
+					defer b.queues.mu.Unlock()
+					return b.count("gitea", resultSent) == 1 && len(b.queues.by) == 0
+				})
+			}
+			for n := range others {
+				tell(fmt.Sprint("other-", n), commit)
+			}
+			tell("last", own)
+			if !tt.arrived {
+				b.run(t)
+			}
+			until(func() bool {
+				return b.count("gitea", resultSent) == sent && b.count("gitea", resultFailed) == others && testutil.ToFloat64(b.metrics.queued.WithLabelValues("gitea")) == 0
+			})
+			// The first is tried once more where it is alone for a moment.
+			if n := int(requests.Load()); n > tt.requests+1 {
+				t.Errorf("%s: %d requests, want %d", tt.reason, n, tt.requests)
+			}
+		})
+	}
+}
+
 // TestTooLate: a Provider that nobody mends is sent nothing any more after a day, however much waits for it.
 func TestTooLate(t *testing.T) {
 	in := newInbound(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })

@@ -365,8 +365,13 @@ type state struct {
 	what string
 }
 
-// stateOfProvider is whether notifications arrive.
-const stateOfProvider = "delivery"
+const (
+	// stateOfProvider is whether notifications arrive.
+	stateOfProvider = "delivery"
+	// stateOfArrival is the generation of a Provider that has taken something. Commits come hours apart, and
+	// the line of the one before is closed by then.
+	stateOfArrival = "arrival"
+)
 
 // mostStates bounds them. What is forgotten is told once more.
 const mostStates = 10_000
@@ -384,6 +389,13 @@ func (s *states) change(of types.UID, what, is string) bool {
 	}
 	s.reasons[key] = is
 	return true
+}
+
+// is reports whether a state is the one of now.
+func (s *states) is(of types.UID, what, is string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reasons[state{of, what}] == is
 }
 
 // has reports whether there is a state.

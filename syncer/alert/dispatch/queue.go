@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -145,6 +146,8 @@ type item struct {
 	// another one did so instead.
 	since        time.Time
 	late, passed bool
+	// own tells that it did not arrive for what may be about it alone.
+	own bool
 	// withdrawn tells that nobody needs to be told of it later. All copies have one, which the lock of the
 	// queues guards.
 	withdrawn *bool
@@ -436,7 +439,8 @@ func (s *sending) deliver(life context.Context, line *line, q *queue, i *item) o
 		}
 		if err == nil {
 			s.metrics.add(i.kind, resultSent, 1)
-			line.failing, line.arrives, line.out = false, true, time.Time{}
+			line.failing, line.out = false, time.Time{}
+			s.states.change(p.UID, stateOfArrival, strconv.FormatInt(p.Generation, 10))
 			s.queues.well(q)
 			s.recovered(p)
 			return sent

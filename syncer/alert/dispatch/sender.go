@@ -60,8 +60,6 @@ type line struct {
 	settings   payload.Settings
 	client     *http.Client
 	failing    bool
-	// arrives tells that the Provider, as it is, has taken something.
-	arrives bool
 	// old tells that what the Secrets say was read before the attempt, not for it.
 	old bool
 	// out is since when nothing arrives; zero while something does.
@@ -90,7 +88,6 @@ func (s *Senders) open(ctx context.Context, l *line, p *notificationv1beta3.Prov
 		return err
 	}
 	l.close()
-	l.arrives = l.arrives && l.uid == p.UID && l.generation == p.Generation
 	l.uid, l.generation, l.until, l.settings = p.UID, p.Generation, now.Add(fresh), settings
 	l.client = s.client(config, proxy)
 	return nil

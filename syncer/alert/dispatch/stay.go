@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	notificationv1beta3 "github.com/fluxcd/notification-controller/api/v1beta3"
@@ -23,6 +24,8 @@ const (
 	mostRetries = 15
 	// mostLate is how long a message may be late.
 	mostLate = 24 * time.Hour
+	// mostTried are tried in one turn, where each of them says nothing of the others.
+	mostTried = 32
 )
 
 // outcome is what became of a message whose turn it was.
@@ -60,8 +63,13 @@ func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 	}
 	through := false
 	// Each time another one, as there may be several that nobody takes.
-	if next, at, ok := s.queues.other(q, i); ok {
-		switch s.deliver(life, line, q, &next) {
+	for n := range mostTried {
+		next, at, ok := s.queues.other(q, i, n > 0)
+		if !ok {
+			break
+		}
+		became := s.deliver(life, line, q, &next)
+		switch became {
 		case sent:
 			through = true
 			s.done(&next)
@@ -74,6 +82,10 @@ func (s *sending) turn(life context.Context, line *line, q *queue, i *item) {
 		}
 		if through {
 			s.queues.overtake(q, at)
+		}
+		// That nobody knows the commits of both says nothing of the Provider.
+		if became != stays || !i.own || !next.own {
+			break
 		}
 	}
 	if through && i.passed {
@@ -152,8 +164,9 @@ func (s *sending) undelivered(life context.Context, line *line, p *notificationv
 	if p.UID != "" {
 		s.report(p, f)
 	}
+	i.own = f.own && payload.IsStatus(i.kind)
 	switch {
-	case s.ends(life), f.final, f.own && payload.IsStatus(i.kind) && line.arrives, !i.lasts():
+	case s.ends(life), f.final, i.own && s.states.is(p.UID, stateOfArrival, strconv.FormatInt(p.Generation, 10)), !i.lasts():
 	case s.o.Now().Sub(i.since) >= mostLate:
 		s.metrics.add(i.kind, resultDropped, 1)
 	default:
@@ -235,21 +248,31 @@ func (i *item) incidents() []string {
 	return i.message.Over
 }
 
-// other takes an item out of a queue that may arrive before i, and before all that waits longer than it does:
-// the one behind that of the last time, as long as none gets through. at is its place.
-func (qs *queues) other(q *queue, i *item) (next item, at int, ok bool) {
+// other takes an item out of a queue that may arrive before i, and before all that waits longer than it does: one
+// that was never tried, or else, unless there is to be no other, the one behind that of the last time, as long as
+// none gets through. at is its place.
+func (qs *queues) other(q *queue, i *item, untried bool) (next item, at int, ok bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	n := len(q.waiting)
-	for k := range n {
-		at := (q.tried + k) % n
-		w := &q.waiting[at]
-		if !w.touches(i) && !slices.ContainsFunc(q.waiting[:at], func(before item) bool { return w.touches(&before) }) {
-			q.tried = at + 1
-			next = qs.remove(q, at)
-			q.trying = append(q.trying, next)
-			return next, at, true
+	for k := range 2 * n {
+		at, late := k, false
+		if k >= n {
+			at, late = (q.tried+k)%n, true
 		}
+		w := &q.waiting[at]
+		if w.late != late || w.touches(i) || slices.ContainsFunc(q.waiting[:at], func(before item) bool { return w.touches(&before) }) {
+			continue
+		}
+		if late {
+			if untried {
+				break
+			}
+			q.tried = at + 1
+		}
+		next = qs.remove(q, at)
+		q.trying = append(q.trying, next)
+		return next, at, true
 	}
 	return item{}, 0, false
 }
