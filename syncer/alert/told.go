@@ -41,7 +41,7 @@ func StateOf(e *eventv1.Event) State {
 	switch {
 	case e.Severity == eventv1.EventSeverityError:
 		return Failing
-	case goesOn(e.Reason), isRemedy(e.Reason), Aside(e.Reason):
+	case goesOn(e.Reason), isRemedy(e.Reason), Aside(e):
 		return Unchanged
 	}
 	return Well
@@ -50,16 +50,19 @@ func StateOf(e *eventv1.Event) State {
 // EndsIncident reports whether an event says that what failed of its object does so no more, be it
 // for the time that it takes to fail again.
 func EndsIncident(e *eventv1.Event) bool {
-	return e.Severity != eventv1.EventSeverityError && !goesOn(e.Reason) && !Aside(e.Reason)
+	return e.Severity != eventv1.EventSeverityError && !goesOn(e.Reason) && !Aside(e)
 }
 
-// Aside reports whether a reason that is no error says nothing of what fails of its object: our own controllers
+// Aside reports whether an event that is no error says nothing of what fails of its object: our own controllers
 // tell of a failure once, and go on to tell of what else happens meanwhile.
-func Aside(reason string) bool {
-	switch reason {
+func Aside(e *eventv1.Event) bool {
+	switch e.Reason {
 	case "Seeded", "Resumed", "SnapshotRecalled", "RolloutBegan", "WavePassed", "WaveApproved",
-		v1alpha1.ReasonRolloutPending, v1alpha1.ReasonHandOverPending, v1alpha1.ReasonClusterNotReady:
+		v1alpha1.ReasonHandOverPending, v1alpha1.ReasonClusterNotReady:
 		return true
+	case v1alpha1.ReasonRolloutPending:
+		// Of a Child it is one layer of several. A Layer says it once none of its children fails.
+		return e.InvolvedObject.Kind != "Layer"
 	}
 	return false
 }

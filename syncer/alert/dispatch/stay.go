@@ -208,7 +208,7 @@ func (s *sending) isWell(ctx context.Context, i *item) bool {
 
 // lasts reports whether a message is news after hours as well. What an attempt did is none.
 func (i *item) lasts() bool {
-	return i.closes() || payload.IsStatus(i.kind) || alert.StateOf(&i.message.Event) != alert.Unchanged || alert.Aside(i.message.Event.Reason)
+	return i.closes() || payload.IsStatus(i.kind) || alert.StateOf(&i.message.Event) != alert.Unchanged || alert.Aside(&i.message.Event)
 }
 
 // outdates reports whether nobody needs to be told an older message any more: that an object is
@@ -216,7 +216,7 @@ func (i *item) lasts() bool {
 // of its commit.
 func (i *item) outdates(w *item) bool {
 	a, b := &w.message, &i.message
-	if payload.IsStatus(i.kind) || w.closes() || a.Many() || b.Many() || !sameObject(a, b) {
+	if payload.IsStatus(w.kind) || w.closes() || a.Many() || b.Many() || !sameObject(a, b) {
 		return false
 	}
 	is := alert.StateOf(&b.Event)
@@ -286,6 +286,12 @@ func (qs *queues) overtake(q *queue, at int) {
 		w := &q.waiting[before]
 		w.passed = w.passed || w.late
 	}
+}
+
+// takeBack takes what a message outdates, which nobody is told, out of all that waits.
+func (s *sending) takeBack(m *alert.Message) {
+	s.enqueue(s.groups.TakeBack(m)...)
+	s.withdraw(m)
 }
 
 // withdraw notes what a message says that nobody is told: what it outdates need not be told later. What waits

@@ -379,6 +379,8 @@ func TestIncidents(t *testing.T) {
 		m.Event.Severity, m.Event.Reason = severity, reason
 		return m
 	}
+	layer := told("info", "RolloutPending")
+	layer.Event.InvolvedObject.Kind = "Layer"
 	for name, tt := range map[string]struct {
 		reason string
 		m      alert.Message
@@ -393,6 +395,8 @@ func TestIncidents(t *testing.T) {
 		"Progressing": {"an attempt closes nothing", underWay(), "", false, []string{" "}},
 		"Aside":       {"that all layers are in place says nothing of what fails", told("info", "Seeded"), "", false, []string{" "}},
 		"Wave":        {"nor does a wave of a Rollout", told("info", "WavePassed"), "", false, []string{" "}},
+		"Waits":       {"nor that one layer of a child waits for its wave", told("info", "RolloutPending"), "", false, []string{" "}},
+		"LayerWaits":  {"of a layer it says that none of its children fails any more", layer, uid, true, []string{"resolve " + uid, " "}},
 		"Lapsing":     {"a credential lapses, whatever else is right or wrong", told("error", "CredentialsLapsed"), uid + "/credentials", false, []string{"trigger " + uid + "/credentials"}},
 		"Renewed":     {"it was renewed", told("info", "CredentialsRenewed"), uid + "/credentials", true, []string{"resolve " + uid + "/credentials", " "}},
 	} {
