@@ -72,18 +72,25 @@ func Compile(a *notificationv1beta3.Alert) (rule *Rule, wrong []error) {
 func (r *Rule) Wants(e *Event, noCrossNamespaceRefs bool) bool {
 	spec := &r.Alert.Spec
 	switch {
-	case spec.Suspend, !r.Alert.DeletionTimestamp.IsZero(), e.Severity == eventv1.EventSeverityTrace:
-		return false
 	case spec.EventSeverity == eventv1.EventSeverityError && e.Severity != eventv1.EventSeverityError:
 		return false
-	case noCrossNamespaceRefs && e.InvolvedObject.Namespace != r.Alert.Namespace:
-		return false
-	case !r.names(e):
+	case !r.Concerns(e, noCrossNamespaceRefs):
 		return false
 	case len(spec.InclusionList) > 0 && !matches(r.include, e.Message):
 		return false
 	}
 	return !matches(r.exclude, e.Message)
+}
+
+// Concerns reports whether an event is about an object that the Alert tells of, be it one that it does not want.
+func (r *Rule) Concerns(e *Event, noCrossNamespaceRefs bool) bool {
+	switch {
+	case r.Alert.Spec.Suspend, !r.Alert.DeletionTimestamp.IsZero(), e.Severity == eventv1.EventSeverityTrace:
+		return false
+	case noCrossNamespaceRefs && e.InvolvedObject.Namespace != r.Alert.Namespace:
+		return false
+	}
+	return r.names(e)
 }
 
 // names reports whether one of spec.eventSources names the object.

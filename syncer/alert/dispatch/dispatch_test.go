@@ -995,6 +995,7 @@ func TestStays(t *testing.T) {
 		after         []eventv1.Event
 		mend          func(*bench) error
 		bad           []string // what the server never takes
+		errors        bool     // the Alert wants errors alone
 		want          []string
 	}{
 		"Once":      {reason: "it is told once, and nobody says it again", before: []eventv1.Event{event("web", "web failed")}, code: out, refused: 6, want: []string{"web failed"}},
@@ -1002,6 +1003,10 @@ func TestStays(t *testing.T) {
 		"RecoveredForStatus": {
 			reason: "a Kustomization says that it is well for commit statuses alone", before: []eventv1.Event{event("web", "web failed"), forStatus("web")}, code: out, refused: 6,
 			after: []eventv1.Event{event("api", "api failed")}, want: []string{"api failed"},
+		},
+		"RecoveredForErrors": {
+			reason: "that it is well is not told, and it fails no more", before: []eventv1.Event{event("web", "web failed"), well("web")}, code: out, refused: 6,
+			after: []eventv1.Event{event("api", "api failed")}, errors: true, want: []string{"api failed"},
 		},
 		"FailsAgain": {reason: "it fails for the same reason", before: []eventv1.Event{event("web", "web failed"), event("web", "web fails")}, code: out, refused: 6, want: []string{"web fails"}},
 		"TwoReasons": {
@@ -1060,7 +1065,11 @@ func TestStays(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			p := provider("to", "generic", server.URL, func(s *notificationv1beta3.ProviderSpec) { s.SecretRef = &meta.LocalObjectReference{Name: "login"} })
-			b := newBench(t, p, alertFor("to", nil), secret("login", map[string]string{"headers": "Authorization: Bearer old"}))
+			b := newBench(t, p, alertFor("to", func(s *notificationv1beta3.AlertSpec) {
+				if tt.errors {
+					s.EventSeverity = eventv1.EventSeverityError
+				}
+			}), secret("login", map[string]string{"headers": "Authorization: Bearer old"}))
 			for _, e := range tt.before {
 				b.Take(e, nil)
 			}

@@ -259,6 +259,11 @@ func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event)
 	repeated := false
 	for _, rule := range rules {
 		if !rule.Wants(e, s.o.NoCrossNamespaceRefs) {
+			// Who is told errors alone is told of none that is over.
+			if alert.StateOf(&e.Event) == alert.Well && rule.Concerns(e, s.o.NoCrossNamespaceRefs) {
+				m, _ := alert.MessageOf(rule.Alert, e)
+				s.takeBack(&m)
+			}
 			continue
 		}
 		m, conflicts := alert.MessageOf(rule.Alert, e)
@@ -286,8 +291,7 @@ func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event)
 				s.enqueue(s.groups.Ahead(&m, now)...)
 				s.enqueue(m)
 			case !over && alert.StateOf(&e.Event) == alert.Well:
-				s.enqueue(s.groups.TakeBack(&m)...)
-				s.withdraw(&m)
+				s.takeBack(&m)
 			}
 		case before():
 			repeated = true
