@@ -179,10 +179,13 @@ func (r *run) warn() {
 		}
 		late = append(late, fmt.Sprintf("%s %s at %s", c.Name, verb, c.ExpiresAt.UTC().Format(time.RFC3339)))
 	}
-	before := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
+	told := ""
+	if before := meta.FindStatusCondition(r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition); before != nil {
+		told = before.Reason // the condition itself is written over
+	}
 	if len(late) == 0 {
 		meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.CredentialsExpiringCondition)
-		if before != nil {
+		if told != "" {
 			r.Events.Event(r.child, corev1.EventTypeNormal, eventCredentialsRenewed, "no credential that it was given is about to lapse any more")
 		}
 		return
@@ -192,7 +195,7 @@ func (r *run) warn() {
 		reason = v1alpha1.ReasonCredentialsLapsed
 	}
 	r.condition(v1alpha1.CredentialsExpiringCondition, metav1.ConditionTrue, reason, "%s; renew the Secrets that they are copied from", strings.Join(late, ", "))
-	if before == nil || before.Reason != reason {
+	if told != reason {
 		r.Events.Eventf(r.child, corev1.EventTypeWarning, reason, "%s; renew the Secrets that they are copied from", strings.Join(late, ", "))
 	}
 }

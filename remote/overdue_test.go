@@ -1,10 +1,12 @@
 package remote
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -36,5 +38,34 @@ func TestOverdue(t *testing.T) {
 				t.Errorf("%s: neglected is %t", tc.reason, got)
 			}
 		})
+	}
+}
+
+// TestWarn: that a credential is about to lapse is told, and that it has lapsed once more.
+func TestWarn(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	now, events := noon, record.NewFakeRecorder(10)
+	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: noon.Add(d)} }
+	child := &v1alpha1.Child{}
+	child.Status.Credentials = []v1alpha1.ChildCredential{{Name: "a", RenewAt: at(-time.Hour), ExpiresAt: at(time.Hour)}}
+	r := &run{Children: &Children{Events: events, Now: func() time.Time { return now }}, child: child}
+	for range 2 {
+		r.warn()
+	}
+	now = noon.Add(2 * time.Hour)
+	for range 2 {
+		r.warn()
+	}
+	child.Status.Credentials = nil
+	for range 2 {
+		r.warn()
+	}
+	close(events.Events)
+	var told []string
+	for e := range events.Events {
+		told = append(told, strings.Join(strings.Fields(e)[:2], " "))
+	}
+	if got, want := strings.Join(told, ", "), "Warning CredentialsExpiring, Warning CredentialsLapsed, Normal CredentialsRenewed"; got != want {
+		t.Errorf("told is %s, want %s", got, want)
 	}
 }

@@ -174,6 +174,8 @@ func layerTransitions(before, after *v1alpha1.Layer) []transition {
 	case held(old) && !held(now) && old.Hash != "" && after.Annotations[v1alpha1.ApproveRemovalAnnotation] == old.Hash:
 		all = append(all, transition{corev1.EventTypeNormal, eventRemovalApproved, fmt.Sprintf("%s approved the removal %s", approver(after), old.Hash)})
 	}
+	// What fails is told last: what is told after it ends it.
+	slices.SortStableFunc(all, func(a, b transition) int { return cmp.Compare(a.kind, b.kind) })
 	return all
 }
 

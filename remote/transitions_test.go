@@ -146,13 +146,15 @@ func TestLayerTransitions(t *testing.T) {
 		before, after *v1alpha1.Layer
 		want          []string
 	}{
-		"Rest":     {"nothing changed but a count", layer(no, "ChildrenNotReady", failed(3)), layer(no, "ChildrenNotReady", failed(7)), nil},
-		"New":      {"the first status", &v1alpha1.Layer{}, layer(unknown, "Progressing"), []string{"Normal Progressing: main@sha1:1: why"}},
-		"Done":     {"on all children", layer(unknown, "Progressing"), layer(yes, "Succeeded"), []string{"Normal Ready: main@sha1:1: why"}},
-		"Waits":    {"a child waits for its cluster, which is no fault", layer(unknown, "Progressing"), layer(no, "ChildrenNotReady"), []string{"Normal ChildrenNotReady: main@sha1:1: why"}},
-		"Fails":    {"one that waited fails", layer(no, "ChildrenNotReady"), layer(no, "ChildrenNotReady", failed(1)), []string{"Warning ChildrenNotReady: main@sha1:1: why"}},
-		"Failed":   {"on some not", layer(unknown, "Progressing"), layer(no, "ChildrenNotReady", failed(1)), []string{"Warning ChildrenNotReady: main@sha1:1: why"}},
-		"Resumed":  {"a person let it go on", layer(no, "Suspended"), layer(yes, "Succeeded"), []string{"Normal Resumed: it is pushed again", "Normal Ready: main@sha1:1: why"}},
+		"Rest":    {"nothing changed but a count", layer(no, "ChildrenNotReady", failed(3)), layer(no, "ChildrenNotReady", failed(7)), nil},
+		"New":     {"the first status", &v1alpha1.Layer{}, layer(unknown, "Progressing"), []string{"Normal Progressing: main@sha1:1: why"}},
+		"Done":    {"on all children", layer(unknown, "Progressing"), layer(yes, "Succeeded"), []string{"Normal Ready: main@sha1:1: why"}},
+		"Waits":   {"a child waits for its cluster, which is no fault", layer(unknown, "Progressing"), layer(no, "ChildrenNotReady"), []string{"Normal ChildrenNotReady: main@sha1:1: why"}},
+		"Fails":   {"one that waited fails", layer(no, "ChildrenNotReady"), layer(no, "ChildrenNotReady", failed(1)), []string{"Warning ChildrenNotReady: main@sha1:1: why"}},
+		"Failed":  {"on some not", layer(unknown, "Progressing"), layer(no, "ChildrenNotReady", failed(1)), []string{"Warning ChildrenNotReady: main@sha1:1: why"}},
+		"Resumed": {"a person let it go on", layer(no, "Suspended"), layer(yes, "Succeeded"), []string{"Normal Resumed: it is pushed again", "Normal Ready: main@sha1:1: why"}},
+		"ApprovedFailing": {"and what had failed before goes on to fail, which is the last word", layer(no, "RemovalHeld", removal(true, "")), layer(no, "ChildrenNotReady", failed(3), removal(false, "cafe")),
+			[]string{"Normal RemovalApproved: somebody approved the removal cafe", "Warning ChildrenNotReady: main@sha1:1: why"}},
 		"Approved": {"the removal that was held", layer(yes, "Succeeded", removal(true, "")), layer(yes, "Succeeded", removal(false, "cafe")), []string{"Normal RemovalApproved: somebody approved the removal cafe"}},
 		"Back":     {"the children are selected again", layer(yes, "Succeeded", removal(true, "")), layer(yes, "Succeeded", removal(false, "beef")), nil},
 	} {
