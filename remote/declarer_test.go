@@ -73,6 +73,32 @@ func TestSplitLayer(t *testing.T) {
 	}
 }
 
+// TestDeclaredAhead: a newest revision that cannot be rendered is nothing to the prune of a layer that its Rollout holds at an
+// older one; another layer may be about to lose something to it.
+func TestDeclaredAhead(t *testing.T) {
+	gone := inventory.Entry{Namespace: "x", Name: "gone", Kind: "Service", Version: "v1"}
+	p := bringing(t, newPaced(time.Minute)).push
+	c := fake.NewClientBuilder().WithScheme(removalScheme(t)).Build()
+	p.Cluster, p.child.Namespace, p.layers, p.Snapshots = &apply.Cluster{Client: c}, "fleet", nil, source.NewSnapshots()
+	p.undescribed = "the provider is away" // one of many reasons for which nothing new is rendered
+	for _, name := range []string{"a", "b"} {
+		p.layers = append(p.layers, &seeding{push: p, layer: layerOn(name), rendered: &rendered{}})
+	}
+	held := p.layers[0]
+	held.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Namespace: "fleet", Name: "fleet"}
+	held.pin, held.snapshot = &v1alpha1.RolloutRevision{Revision: "r5"}, &source.Snapshot{Revision: "r5"}
+	p.Snapshots.Put(layerSource(held.layer), &source.Snapshot{Revision: "r6"})
+	declared, err := p.declared(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for layer, want := range map[string]apply.Claim{"fleet/a": {}, "fleet/b": {Owner: "Layer/fleet/a", Kind: apply.Declared}} {
+		if got, err := plan.Claims(declared, layer)(t.Context(), gone, inventory.Entry{}); err != nil || got.Owner != want.Owner || got.Kind != want.Kind {
+			t.Errorf("to %s the claim is %+v, want %+v (%v)", layer, got, want, err)
+		}
+	}
+}
+
 // TestDeclarerBehind: children see a commit before the Kustomization that declares their Layers has applied
 // it, and with it the Layer which is to have what another one no longer declares.
 func TestDeclarerBehind(t *testing.T) {

@@ -375,7 +375,7 @@ func (s *seeding) declaredAhead(ctx context.Context) (plan.Declared, bool) {
 	if err == nil {
 		err = next.render(ctx)
 	}
-	d := plan.Declared{Layer: s.key().String(), Known: err == nil}
+	d := plan.Declared{Layer: s.key().String(), Known: err == nil, Ahead: true}
 	if d.Known {
 		d.Entries = next.rendered.entries
 	}

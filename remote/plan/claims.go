@@ -14,6 +14,9 @@ type Declared struct {
 	// Known: it is known what the layer declares. A layer that cannot be rendered may
 	// declare anything.
 	Known bool
+	// Ahead: it is what a layer will declare at the newest revision, while a Rollout holds it at
+	// an older one. To the layer itself that is nothing: it goes by what it is rendered from.
+	Ahead bool
 	// Entries that it declares. Applied: all of them are in the child, and on record as
 	// the layer's.
 	Entries []inventory.Entry
@@ -30,11 +33,11 @@ func Claims(layers []Declared, except string) apply.Claims {
 	unknown := ""
 	for _, l := range layers {
 		switch {
+		case l.Layer == except && (l.Known || l.Ahead):
+			continue
 		case !l.Known:
 			// It may be the one that asks itself, in the form that it has by now.
 			unknown = l.Layer
-			continue
-		case l.Layer == except:
 			continue
 		}
 		into := declared

@@ -146,7 +146,8 @@ func TestClaims(t *testing.T) {
 		{Layer: "fleet/b", Known: true, Applied: true, Entries: []inventory.Entry{entry("n", "moved")}},
 		{Layer: "fleet/c", Known: true, Entries: []inventory.Entry{entry("n", "waiting"), {Namespace: "n", Name: "role", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}}},
 	}
-	unknown := append(layers[:len(layers):len(layers)], Declared{Layer: "fleet/d"})
+	with := func(d Declared) []Declared { return append(layers[:len(layers):len(layers)], d) }
+	unknown := with(Declared{Layer: "fleet/d"})
 	for name, tc := range map[string]struct {
 		reason string
 		layers []Declared
@@ -162,6 +163,9 @@ func TestClaims(t *testing.T) {
 		"Scope": {"a layer names a namespace for a kind that has none", layers, inventory.Entry{Name: "role", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"},
 			apply.Claim{Owner: "Layer/fleet/c", Kind: apply.Declared}},
 		"Unknown":      {"a layer that cannot be rendered may declare it", unknown, entry("n", "gone"), apply.Claim{Owner: "Layer/fleet/d", Kind: apply.Declared}},
+		"Changed":      {"the layer itself has another spec by now", with(Declared{Layer: "fleet/a"}), entry("n", "gone"), apply.Claim{Owner: "Layer/fleet/a", Kind: apply.Declared}},
+		"Ahead":        {"the newest revision of the layer itself, which its Rollout holds back, does not build", with(Declared{Layer: "fleet/a", Ahead: true}), entry("n", "gone"), apply.Claim{}},
+		"AheadOther":   {"the newest revision of another layer does not build", with(Declared{Layer: "fleet/b", Ahead: true}), entry("n", "gone"), apply.Claim{Owner: "Layer/fleet/b", Kind: apply.Declared}},
 		"UnknownMoved": {"what is known goes before what is not", unknown, entry("n", "moved"), apply.Claim{Owner: "Layer/fleet/b", Kind: apply.Recorded}},
 	} {
 		t.Run(name, func(t *testing.T) {
