@@ -73,9 +73,13 @@ func TestGivenBack(t *testing.T) {
 				}
 			}
 			was, entry := get().ResourceVersion, entryOf(s.child, "base")
+			s.notes = &layerNotes{inputs: "what is about to be sent"}
 			err := s.begins(t.Context(), entry, record.State{Revision: tc.tried, Digest: "sha256:of-" + tc.tried})
 			if isWaitingError(err) != tc.waits || err != nil && !tc.waits {
 				t.Fatalf("%s: begins() = %v, want it to wait: %t", tc.reason, err, tc.waits)
+			}
+			if sent := s.notes.inputs != ""; sent == tc.waits {
+				t.Errorf("%s: it counts as sent: %t", tc.reason, sent)
 			}
 			live := get()
 			if (live.ResourceVersion != was) != tc.writes {

@@ -217,6 +217,7 @@ func (s *seeding) begins(ctx context.Context, entry *v1alpha1.ChildLayer, tried 
 	after, err := said()
 	if apierrors.IsConflict(err) && s.rebase(ctx) {
 		if pin := rollout.Pin(s.child, s.governing.Layer(s.layer.Name)); pin == nil || *pin != *s.pin {
+			s.notes.inputs = "" // nothing of it was sent
 			return waitsBecause(v1alpha1.ReasonRolloutPending, "a Rollout lets this cluster have another revision of layer %s than %s by now", s.layer.Name, cmp.Or(s.pin.Revision, s.pin.Image))
 		}
 		after, err = said()

@@ -33,9 +33,9 @@ type Composition interface {
 	// Applied is the revision that all of a Cluster was applied at last; empty if that is not
 	// known.
 	Applied(cluster types.NamespacedName) string
-	// Complete reports whether all that was composed has been applied: what is not known by then of what a
-	// Cluster has, nobody knows.
-	Complete() bool
+	// Untold reports whether nobody knows what a Cluster has: it waited for its first revision while all else
+	// was applied, and nothing says what it was made from.
+	Untold(cluster types.NamespacedName) bool
 	// Unpinned reports whether that was applied past the Cluster's pin, as by a version that knows no
 	// Rollouts. Nothing else is applied of such a Cluster before its Rollout has taken it for what it has.
 	Unpinned(cluster types.NamespacedName) bool
@@ -76,7 +76,7 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 		c.Known, c.Has, c.Unpinned = true, &v1alpha1.RolloutRevision{Revision: applied}, m.composed.Unpinned(clusterOf(child))
 	} else if pin == nil {
 		// It exists, and nothing says what it has, as after a restore: it gets its first revision in its wave.
-		c.Known = m.composed.Complete()
+		c.Known = m.composed.Untold(clusterOf(child))
 	}
 	if unseeded(child) {
 		// No layer selects the Cluster, so nobody connects to it: Cluster API is all there is to

@@ -22,7 +22,7 @@ type applied struct {
 	complete    bool
 }
 
-func (a applied) Complete() bool { return a.complete }
+func (a applied) Untold(types.NamespacedName) bool { return a.complete }
 
 func (a applied) Applied(types.NamespacedName) string                      { return a.revision }
 func (a applied) Unpinned(types.NamespacedName) bool                       { return a.unpinned }

@@ -46,8 +46,8 @@ type composition struct {
 	applied map[types.NamespacedName]string
 	// unpinned Clusters have what was applied past their Rollout, with its revision.
 	unpinned map[types.NamespacedName]string
-	// complete: all that was composed has been applied once since this process began.
-	complete bool
+	// untold Clusters waited for their first revision while all else was applied, and nothing says what they have.
+	untold map[types.NamespacedName]bool
 	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
 	releases map[types.NamespacedName][]types.NamespacedName
 }
@@ -116,9 +116,9 @@ func (c *Composition) Declares(cluster types.NamespacedName) bool { return c.sta
 // known.
 func (c *Composition) Applied(cluster types.NamespacedName) string { return c.state.applied[cluster] }
 
-// Complete reports whether all that was composed has been applied since this process began: what is not known by
-// then of what a Cluster has, nobody knows.
-func (c *Composition) Complete() bool { return c.state.complete }
+// Untold reports whether nobody knows what a Cluster has: it waited for its first revision while all else was
+// applied, and nothing says what it was made from. One that was created meanwhile is told of by the next run.
+func (c *Composition) Untold(cluster types.NamespacedName) bool { return c.state.untold[cluster] }
 
 // Unpinned reports whether that was applied past the Cluster's pin, as by a version that knows no Rollouts.
 func (c *Composition) Unpinned(cluster types.NamespacedName) bool {
@@ -181,7 +181,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	next := composition{
 		source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
-		unpinned: run.governed.unpinned, complete: complete, releases: map[types.NamespacedName][]types.NamespacedName{},
+		unpinned: run.governed.unpinned, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
 		versions := map[types.NamespacedName]string{}
@@ -204,7 +204,6 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	run.known.mu.Lock()
 	if before := run.known.composition; before != nil {
 		maps.Copy(next.applied, before.applied)
-		next.complete = complete || before.complete
 		// What many would go back to is judged also when no Cluster has it any more.
 		for _, revision := range f.Good {
 			if good, known := before.versions[revision]; known && next.versions[revision] == nil {
@@ -219,6 +218,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
 			mark, _ := r.markOf(cluster, run.governed)
 			applied = cmp.Or(run.governed.unpinned[cluster], mark, next.applied[cluster], run.governed.whole)
+			next.untold[cluster] = complete && applied == ""
 		case complete:
 			applied = run.composed.appliedAt(cluster)
 		}

@@ -323,8 +323,8 @@ func TestTakenInByMark(t *testing.T) {
 			if h := s.composed.held[a]; h.reason != map[bool]string{false: v1alpha1.ReasonRolloutPending, true: v1alpha1.ReasonRolloutConflict}[tc.conflict] {
 				t.Fatalf("%s: it is held for %+v", tc.reason, h)
 			}
-			if got := s.Composed(s.name()).Applied(a); got != tc.want || s.Composed(s.name()).Complete() == tc.incomplete {
-				t.Errorf("%s: the Cluster is taken in at %q, want %q", tc.reason, got, tc.want)
+			if got := s.Composed(s.name()); got.Applied(a) != tc.want || got.Untold(a) {
+				t.Errorf("%s: the Cluster is taken in at %q, want %q; untold: %t", tc.reason, got.Applied(a), tc.want, got.Untold(a))
 			}
 		})
 	}
@@ -516,5 +516,38 @@ func TestOlderStaysSecret(t *testing.T) {
 	known.keepOlder(nil)
 	if got := later.sensitive(); len(got) != 0 {
 		t.Errorf("what is not applied any more is kept: %v", got)
+	}
+}
+
+// TestUntold: that nobody knows what a Cluster has is found out by a run in which it waited and all else was applied.
+// One that a commit has just created is told of by the next run.
+func TestUntold(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	for name, tc := range map[string]struct {
+		reason   string
+		complete bool
+		want     bool
+	}{
+		"Waited":     {"all else was applied", true, true},
+		"Incomplete": {"something else was not, and the Cluster may have been made a moment ago", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("new", nil)
+			r.child("a", "old="+r1)
+			r.cluster("a", "")
+			s := r.take(func(k *kustomizev1.Kustomization) { k.Status.Inventory = refs(entriesOf("a")) })
+			if end := s.composes(t, fleetOf(t, r2, "a=v1.36.0", "b=v1.36.0")); end != nil {
+				t.Fatalf("it ended as %+v", end)
+			}
+			s.noteComposition(s.run, tc.complete)
+			got := s.Composed(s.name())
+			if a := (types.NamespacedName{Namespace: "apps", Name: "a"}); got.Applied(a) != "" || got.Untold(a) != tc.want {
+				t.Errorf("%s: a is at %q, untold: %t", tc.reason, got.Applied(a), got.Untold(a))
+			}
+			if b := (types.NamespacedName{Namespace: "apps", Name: "b"}); got.Untold(b) {
+				t.Errorf("%s: b, which it creates, is untold", tc.reason)
+			}
+		})
 	}
 }
