@@ -16,6 +16,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/syncer/answer"
 )
 
 const (
@@ -33,6 +34,9 @@ func Inside(ctx context.Context, kubeconfig []byte, name types.NamespacedName) (
 	defer cancel()
 	config, err := (capibridge.Allowed{}).Kubeconfig(kubeconfig)
 	if err != nil {
+		return nil, err
+	}
+	if err := (answer.Addresses{}).Guard(config); err != nil {
 		return nil, err
 	}
 	c, err := dynamic.NewForConfig(config)

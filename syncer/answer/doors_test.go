@@ -31,6 +31,7 @@ var doors = map[string]string{
 	"remote/renewal.go":              "compares credentials; remote/link guards what connects in calls",
 	"remote/link/reach.go":           "guarded in calls",
 	"syncer/target/target.go":        "guarded in connect",
+	"state/inside.go":                "guarded by Addresses",
 	"syncer/apply/cluster.go":        "of a client that is bounded",
 	"syncer/release/session.go":      "a copy of a guarded one",
 	"capibridge/kubeconfig.go":       "for remote/link and syncer/target",

@@ -73,7 +73,7 @@ func rights(namespace string, resources ...string) May {
 }
 
 func all() May {
-	return rights("", "children", "layers", "rollouts", "kustomizations", "helmreleases", "configmaps", "events")
+	return rights("", "children", "layers", "rollouts", "kustomizations", "helmreleases", "configmaps", "leases", "events")
 }
 
 func serverFor(t *testing.T, cl client.Reader, may May) *Server {
