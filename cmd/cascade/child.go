@@ -190,7 +190,34 @@ func (a *childAdd) admit(ctx context.Context, hub, child client.Client) (*v1alph
 			return nil, fmt.Errorf("cannot add Child %s/%s: the cluster is Child %s/%s already", a.namespace, a.name, found.Namespace, found.Name)
 		}
 	}
-	return own, nil
+	if a.export {
+		return own, nil
+	}
+	return own, a.admitSecret(ctx, hub, own)
+}
+
+// admitSecret refuses to write over a kubeconfig that somebody else made. It is ours where the Child that is
+// found names it, as after --export, or where an earlier call wrote it and did not get to the Child.
+func (a *childAdd) admitSecret(ctx context.Context, hub client.Client, own *v1alpha1.Child) error {
+	name := client.ObjectKey{Namespace: a.namespace, Name: clusterapi.KubeconfigSecret(a.name)}
+	if own != nil && own.Spec.KubeConfig != nil && own.Spec.KubeConfig.SecretRef != nil && own.Spec.KubeConfig.SecretRef.Name == name.Name {
+		return nil
+	}
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	err := hub.Get(ctx, name, secret)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read Secret %s: %w", name, err)
+	}
+	for _, m := range secret.ManagedFields {
+		if m.Manager == childManager && m.Operation == metav1.ManagedFieldsOperationApply {
+			return nil
+		}
+	}
+	return fmt.Errorf("cannot add Child %s/%s: Secret %s is another's, and would be written over; use another name, or delete the Secret if nothing needs it", a.namespace, a.name, name)
 }
 
 // labelsOf are the labels for a Child that is found, or nil, with the changes that are said. An
