@@ -272,8 +272,10 @@ func (s *verdicts) namespaces() (inhabited, before map[string]bool) {
 		if v == Held || v == Awaited || v == Foreign {
 			inhabited[e.Namespace] = true
 		}
-		// Keys that Clusters use go after these, whoever is asked about what first.
-		if v == WithCluster || (v == Held || v == Awaited || v == Foreign) && d.Live.Serves() || isCluster(e) && v != Gone && v != Foreign {
+		// Keys that Clusters use go after these, whoever is asked about what first. Whoever confirmed that all of
+		// the release goes was asked about those that stay in it and that no Cluster uses.
+		serves := (v == Held || v == Awaited) && d.Live.Serves() || v == Foreign && (d.Live.OfCluster != "" || !d.WithRelease && d.Live.Serves())
+		if v == WithCluster || serves || isCluster(e) && v != Gone && v != Foreign {
 			before[e.Namespace] = true
 		}
 	}

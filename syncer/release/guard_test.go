@@ -356,6 +356,7 @@ func TestNamespaceOfRelease(t *testing.T) {
 		"KeptKeys":     {reason: "the object itself asks to be kept", release: both, targets: []inventory.Entry{keys}, kept: true, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
 		"DroppedKept":  {reason: "also where the chart has it no more", release: both, dropped: []inventory.Entry{keys}, kept: true, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
 		"LeftKeys":     {reason: "the chart leaves them behind", release: both, dropped: []inventory.Entry{keys}, keep: true, live: map[string]inventory.Live{"apps": confirmed, "keys": inUse}, want: WithCluster},
+		"KeptFree":     {reason: "a person confirmed all of the release, and no Cluster uses the keys", release: both, kept: true, whole: true, live: map[string]inventory.Live{"apps": owned(nil), "keys": inUse}},
 		"OthersKeys":   {reason: "a Cluster elsewhere needs what others have in it", release: []inventory.Entry{namespace}, live: map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.Confirmed, l.OfCluster = true, "prod" })}, want: WithCluster},
 		"OthersWhole":  {reason: "also where a person confirmed that all of the release goes", release: []inventory.Entry{namespace}, whole: true, live: map[string]inventory.Live{"apps": owned(func(l *inventory.Live) { l.OfCluster, l.Holds = "prod", []string{"Secret/apps/keys"} })}, want: WithCluster},
 		"Late":         {reason: "it goes too", release: both, live: unconfirmed},
