@@ -32,7 +32,8 @@ func (c *cli) newRolloutStatus() *cobra.Command {
 		Long: "Show where the revision is, wave by wave, and what is waited for. With --watch it goes on until the run\n" +
 			"ends or halts, and ends with 0 if it completed, with 1 otherwise. --revision watches the run of one\n" +
 			"revision, which may not have begun yet: without it a run that ended before counts. For a revision that changes\n" +
-			"nothing for these clusters it is the run of what they get of it.",
+			"nothing for these clusters it is the run of what they get of it. One that a newer revision overtakes while it\n" +
+			"waits for its run ends with 1; one that was overtaken before the tier saw it has no run, and ends with --timeout.",
 		Example: "  cascade rollout status base -n fleet\n" +
 			"  cascade rollout status base -n fleet --watch --revision $(git rev-parse HEAD) --timeout 2h",
 		Args:              cobra.ExactArgs(1),
@@ -81,6 +82,7 @@ const patience = 5 * time.Minute
 func (c *cli) watchRollout(ctx context.Context, cl client.Client, key client.ObjectKey, revision string, every time.Duration) error {
 	var phase v1alpha1.RolloutPhase
 	var shown []byte
+	var seen bool // the revision was the candidate
 	read := c.now()
 	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
 		r, err := readRollout(ctx, cl, key)
@@ -108,6 +110,12 @@ func (c *cli) watchRollout(ctx context.Context, cl client.Client, key client.Obj
 			}
 		}
 		phase = ended(r, revision)
+		is := r.Status.Candidate != nil && rollout.Names(revision, *r.Status.Candidate)
+		if phase == "" && seen && !is && overtaken(r, revision) {
+			phase = v1alpha1.RolloutSuperseded
+			fmt.Fprintf(c.streams.ErrOut, "✗ %s was overtaken by a newer revision before it had a run\n", shortRevision(revision))
+		}
+		seen = seen || is
 		return phase != "", nil
 	})
 	switch {
@@ -148,6 +156,14 @@ func ended(r *v1alpha1.Rollout, revision string) v1alpha1.RolloutPhase {
 		}
 	}
 	return ""
+}
+
+// overtaken reports whether a revision that was the candidate will have no run: another one is by now, and
+// none began.
+func overtaken(r *v1alpha1.Rollout, revision string) bool {
+	run, candidate := r.Status.Run, r.Status.Candidate
+	return r.Status.ObservedGeneration == r.Generation && candidate != nil && !rollout.Names(revision, *candidate) &&
+		(run == nil || !rollout.NamesRun(revision, &r.Status, run.Number, run.RolloutRevision))
 }
 
 // untouching is the newest revision of the source, where it changes nothing for the clusters;

@@ -201,6 +201,49 @@ func TestWatchRollout(t *testing.T) {
 	}
 }
 
+// TestWatchRolloutOvertaken: a revision that waited for its run, and gets none as a newer one came, is not
+// waited for.
+func TestWatchRolloutOvertaken(t *testing.T) {
+	const waits, newer, runs = "main@sha1:bbbbbbbbbbbb", "main@sha1:cccccccccccc", "main@sha1:aaaaaaaaaaaa"
+	for _, tc := range []struct {
+		reason     string
+		candidates []string // of each read, the last one's from then on
+		began      bool     // a run of it, at the last of these
+		err        error
+	}{
+		{"a newer one took its place", []string{runs, waits, newer}, false, errNotReady},
+		{"it was fetched late: it may come yet", []string{runs}, false, context.DeadlineExceeded},
+		{"nothing was seen of it", []string{runs, newer}, false, context.DeadlineExceeded},
+		{"it waits", []string{runs, waits}, false, context.DeadlineExceeded},
+		{"its run began", []string{waits, newer}, true, context.DeadlineExceeded},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			reads := 0
+			cl := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(aRollout("base", v1alpha1.RolloutProgressing)).Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+					err := c.Get(ctx, key, o, options...)
+					if r, ok := o.(*v1alpha1.Rollout); ok {
+						at := min(reads, len(tc.candidates)-1)
+						reads++
+						r.Status.Run.Revision, r.Status.Candidate = runs, &v1alpha1.RolloutRevision{Revision: tc.candidates[at]}
+						if tc.began && at == len(tc.candidates)-1 {
+							r.Status.Run.Revision = waits
+						}
+					}
+					return err
+				},
+			})
+			c, _ := newCLI(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			err := c.watchRollout(ctx, cl, client.ObjectKey{Namespace: "fleet", Name: "base"}, waits[len("main@sha1:"):], time.Millisecond)
+			if !errors.Is(err, tc.err) {
+				t.Errorf("watch: %v, want %v", err, tc.err)
+			}
+		})
+	}
+}
+
 // TestWatchRolloutGoesOn: an API server that does not answer for a moment is no end of a run.
 func TestWatchRolloutGoesOn(t *testing.T) {
 	for _, tc := range []struct {
