@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -128,7 +129,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	start := r.Now()
 	result, err := r.generate(ctx, obj)
-	if !apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) || obj.IsDisabled() {
+	if !apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
 		r.recall(ctx, obj)
 	}
 	if errors.Is(err, find.ErrFetchedAgain) {
@@ -155,6 +156,7 @@ func (r *Reconciler) interval(obj *generatorv1.ArtifactGenerator) ctrl.Result {
 // has begun.
 func (r *Reconciler) generate(ctx context.Context, obj *generatorv1.ArtifactGenerator) (ctrl.Result, error) {
 	if obj.IsDisabled() {
+		r.recall(ctx, obj) // what was kept is what it made, whatever its sources and its spec have by now
 		return ctrl.Result{}, r.restore(ctx, obj)
 	}
 	recipe, err := read(obj)
@@ -484,7 +486,8 @@ func (r *Reconciler) restore(ctx context.Context, obj *generatorv1.ArtifactGener
 			}
 			return fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
 		}
-		if a := live.Status.Artifact; a == nil || a.Revision != o.snapshot.Revision || !isOurs(obj, live) {
+		// A revision that the spec names is that of a source, and says nothing of what was copied of it.
+		if a := live.Status.Artifact; a == nil || a.Revision != o.snapshot.Revision || path.Base(a.Path) != o.snapshot.File || !isOurs(obj, live) {
 			log.FromContext(ctx).Info("the generator is disabled, and what it made is in its sources no more; who applies it waits until it is enabled",
 				"artifact", key.String())
 			continue

@@ -558,6 +558,31 @@ func TestDisabled(t *testing.T) {
 	}
 }
 
+// TestDisabledRevision: a revision that the spec names says nothing of what was copied: what a disabled generator would
+// make by now is not handed over under it, and what was kept of what it made is.
+func TestDisabledRevision(t *testing.T) {
+	g := generator("@a/app/** @artifact/")
+	g.Spec.Sources = g.Spec.Sources[:1]
+	g.Spec.OutputArtifacts[0].Revision = "@a"
+	s := newStand(t, g)
+	s.commit(map[string]string{"app/a.yaml": "a", "app/b.yaml": "b"})
+	s.reconcile()
+	s.edit(func(g *generatorv1.ArtifactGenerator) {
+		g.Annotations = map[string]string{generatorv1.ReconcileAnnotation: "Disabled"}
+	})
+	s.restart()
+	s.fetch()
+	if s.reconcile(); !slices.Equal(s.told, []string{"out"}) {
+		t.Fatalf("told of %v: it is as it was", s.told)
+	}
+	s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].Exclude = []string{"b.yaml"} })
+	s.restart()
+	s.fetch()
+	if s.reconcile(); len(s.told) != 0 {
+		t.Errorf("told of %v: other content under the same revision", s.told)
+	}
+}
+
 // TestLeft: what a generator made that other labels make another agent's is not kept here, as it
 // would be applied, old as it is, when they come back. The objects are that agent's.
 func TestLeft(t *testing.T) {
