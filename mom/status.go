@@ -26,6 +26,9 @@ type Status struct {
 	PID   int       `json:"pid"`
 	Phase Phase     `json:"phase"`
 	Since time.Time `json:"since"`
+	// Looked is when a run that is up judged the management cluster last, which it does every few seconds: what else
+	// is said may be of then.
+	Looked time.Time `json:"looked,omitzero"`
 	// Message is why it ended, if that was not asked for.
 	Message    string            `json:"message,omitempty"`
 	Kubeconfig string            `json:"kubeconfig"`

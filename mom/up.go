@@ -516,7 +516,7 @@ func (r *run) look(ctx context.Context) Verdict {
 	if err != nil {
 		verdict = Verdict{Waiting: []string{"the management cluster, which does not answer: " + err.Error()}}
 	}
-	r.board.change(func(s *Status) { s.Verdict, s.Programs = verdict, r.supervisor.States() })
+	r.board.change(func(s *Status) { s.Verdict, s.Programs, s.Looked = verdict, r.supervisor.States(), r.Now() })
 	return verdict
 }
 

@@ -27,8 +27,8 @@ import (
 // TestLookFails: a cluster that does not answer is not one that may go, whatever was said of
 // it before.
 func TestLookFails(t *testing.T) {
-	folder := Folder(t.TempDir())
-	r := &run{board: &board{folder: folder}, supervisor: supervise.New(supervise.Options{})}
+	folder, looked := Folder(t.TempDir()), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	r := &run{Options: Options{Now: func() time.Time { return looked }}, board: &board{folder: folder}, supervisor: supervise.New(supervise.Options{})}
 	defer r.supervisor.Close()
 	r.board.change(func(s *Status) { s.Verdict = Verdict{Ready: true} })
 	r.client = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithInterceptorFuncs(interceptor.Funcs{
@@ -39,8 +39,8 @@ func TestLookFails(t *testing.T) {
 	if v := r.look(t.Context()); v.Ready || len(v.Waiting) != 1 || !strings.Contains(v.Waiting[0], "connection refused") {
 		t.Errorf("it is judged %+v", v)
 	}
-	if s, _, err := folder.ReadStatus(); err != nil || s.Verdict.Ready {
-		t.Errorf("its status says %+v, %v", s.Verdict, err)
+	if s, _, err := folder.ReadStatus(); err != nil || s.Verdict.Ready || !s.Looked.Equal(looked) {
+		t.Errorf("its status says %+v at %s, %v", s.Verdict, s.Looked, err)
 	}
 	// What is asked while it ends says nothing.
 	r.board.change(func(s *Status) { s.Verdict = Verdict{Ready: true} })

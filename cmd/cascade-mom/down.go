@@ -34,9 +34,11 @@ func newDown(p *place) *cobra.Command {
 				return err
 			}
 			status, _, err := folder.ReadStatus()
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
+			}
+			status = asItIs(status, 0, time.Now())
+			switch {
 			case !ran:
 				return fmt.Errorf("cannot stop the management cluster: none runs in %s", folder)
 			case status.Message != "":
@@ -76,10 +78,7 @@ func newStatus(p *place) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if pid == 0 && status.Phase != mom.PhaseStopped {
-				// It was killed, or the machine went down.
-				status.Phase, status.Message = mom.PhaseStopped, "it ended without saving; cascade mom up goes on with it here"
-			}
+			status = asItIs(status, pid, time.Now())
 			switch output {
 			case "":
 				_, err = fmt.Fprint(cmd.OutOrStdout(), printed(status))
@@ -94,6 +93,22 @@ func newStatus(p *place) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json prints all that is known")
 	return cmd
+}
+
+// silence is how long a run that is up may say nothing before what it said is old. It looks every few seconds.
+const silence = time.Minute
+
+// asItIs is a status with what the run itself could not say any more: that it ended, as it was killed or the machine went
+// down, or that it stands still, or can write nothing. pid is that of the run, 0 if none runs.
+func asItIs(s mom.Status, pid int, now time.Time) mom.Status {
+	switch {
+	case pid == 0 && s.Phase != mom.PhaseStopped:
+		s.Phase, s.Message = mom.PhaseStopped, "it ended without saving; cascade mom up goes on with it here"
+	case pid != 0 && s.Phase == mom.PhaseRunning && !s.Looked.IsZero() && now.Sub(s.Looked) > silence: // earlier programs do not say when
+		s.Message = fmt.Sprintf("it says nothing since %s, and what follows is of then: see whether the disk of its folder is full, and whether process %d goes on", s.Looked.UTC().Format(time.RFC3339), pid)
+		s.Verdict.Ready = false
+	}
+	return s
 }
 
 // printed is a status for people.

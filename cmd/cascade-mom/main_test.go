@@ -240,6 +240,37 @@ func TestFolder(t *testing.T) {
 	}
 }
 
+// TestAsItIs: what a run that was killed, or that stands still, said last is not taken for how it is.
+func TestAsItIs(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	well := func(phase mom.Phase, looked time.Time) mom.Status {
+		return mom.Status{PID: 7, Phase: phase, Looked: looked, Verdict: mom.Verdict{Ready: true}, State: &mom.StateStatus{Version: "5-7"}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		said   mom.Status
+		pid    int
+		phase  mom.Phase
+		tells  string
+		ready  bool
+	}{
+		"Running":  {"it looked a moment ago", well(mom.PhaseRunning, now.Add(-3*time.Second)), 7, mom.PhaseRunning, "", true},
+		"Silent":   {"it stands still, or its disk is full", well(mom.PhaseRunning, now.Add(-2*time.Minute)), 7, mom.PhaseRunning, "says nothing since 2026-01-01T11:58:00Z", false},
+		"Earlier":  {"an earlier program does not say when", well(mom.PhaseRunning, time.Time{}), 7, mom.PhaseRunning, "", true},
+		"Starting": {"it installs, and looks later", well(mom.PhaseStarting, now.Add(-time.Hour)), 7, mom.PhaseStarting, "", true},
+		"Saving":   {"it saves", well(mom.PhaseStopping, now.Add(-2*time.Minute)), 7, mom.PhaseStopping, "", true},
+		"Killed":   {"it was killed while it saved", well(mom.PhaseStopping, now), 0, mom.PhaseStopped, "ended without saving", true},
+		"Stopped":  {"it saved", well(mom.PhaseStopped, now.Add(-time.Hour)), 0, mom.PhaseStopped, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := asItIs(tc.said, tc.pid, now)
+			if got.Phase != tc.phase || !strings.Contains(got.Message, tc.tells) || (tc.tells == "") != (got.Message == "") || got.Verdict.Ready != tc.ready {
+				t.Errorf("%s: %+v", tc.reason, got)
+			}
+		})
+	}
+}
+
 func TestPrinted(t *testing.T) {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	running := mom.Status{
