@@ -217,7 +217,11 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		case reason == v1alpha1.ReasonRolloutPending, reason == v1alpha1.ReasonRolloutConflict:
 			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
 			mark, _ := r.markOf(cluster, run.governed)
-			applied = cmp.Or(run.governed.unpinned[cluster], mark, next.applied[cluster], run.governed.whole)
+			before := cmp.Or(next.applied[cluster], run.governed.whole)
+			if f.Lacks(before, cluster) { // a HelmRelease, which was not known to make it, came after that
+				before = f.Newest.Revision
+			}
+			applied = cmp.Or(run.governed.unpinned[cluster], mark, before)
 			next.untold[cluster] = complete && applied == ""
 		case complete:
 			applied = run.composed.appliedAt(cluster)

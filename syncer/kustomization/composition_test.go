@@ -372,6 +372,38 @@ func TestCreatedIsTakenIn(t *testing.T) {
 	}
 }
 
+// TestCreatedByReleaseIsTakenIn: so is one that a HelmRelease of the newest commit makes, which nobody could know before:
+// it never had the last good revision, which lacks it.
+func TestCreatedByReleaseIsTakenIn(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("a", "waves="+r1)
+	r.cluster("a", "")
+	before := func(k *kustomizev1.Kustomization) {
+		k.Status.Inventory = refs(append(entriesOf("a"), inventory.Entry{Namespace: "apps", Name: "b", Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind, Version: helmv2.GroupVersion.Version}))
+		k.Status.LastAppliedRevision = r1
+		status.RecordAttempt(&k.Status.History, status.Attempt{Digest: "sha256:x", Status: meta.ReconciliationSucceededReason, Revision: r1, Rollouts: true})
+	}
+	files := filesOf(r2, "a=v1.36.0")
+	files["fleet/b.yaml"] = "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {namespace: apps, name: b}\nspec: {chartRef: {kind: OCIRepository, name: cluster}, interval: 1h}\n"
+	newest, older := snapshotAt(t, r2, files), fleetOf(t, r1, "a=v1.35.0")
+	h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "b"}}
+	h.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: "apps_b_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}
+	r.objects = append(r.objects, h)
+	r.cluster("b", "")
+	r.child("b")
+	s := r.take(before)
+	if end := s.composes(t, newest, older); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.noteComposition(s.run, true)
+	b := types.NamespacedName{Namespace: "apps", Name: "b"}
+	if got := s.Composed(s.name()); s.composed.held[b].reason != v1alpha1.ReasonRolloutPending || got.Applied(b) != r2 || got.Untold(b) {
+		t.Errorf("it is taken in at %q, held for %+v", got.Applied(b), s.composed.held[b])
+	}
+}
+
 // TestUnpinned: what a version without Rollouts applied of a Cluster, past its pin, stays until the
 // Rollout goes on from there. Each other Cluster is composed at its pin.
 func TestUnpinned(t *testing.T) {

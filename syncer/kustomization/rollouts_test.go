@@ -145,6 +145,10 @@ func snapshotAt(t *testing.T, revision string, files map[string]string) *source.
 // fleetOf declares Clusters, each with a value, as name=value, and a ConfigMap of nobody.
 func fleetOf(t *testing.T, revision string, list ...string) *source.Snapshot {
 	t.Helper()
+	return snapshotAt(t, revision, filesOf(revision, list...))
+}
+
+func filesOf(revision string, list ...string) map[string]string {
 	files := map[string]string{"fleet/common.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: apps, name: common}\ndata: {revision: " + revision + "}\n"}
 	for _, of := range list {
 		name, value, _ := strings.Cut(of, "=")
@@ -164,7 +168,7 @@ metadata: {namespace: apps, name: %[1]s}
 spec: {clusterName: %[1]s, template: {spec: {version: %[2]s}}}
 `, name, value)
 	}
-	return snapshotAt(t, revision, files)
+	return files
 }
 
 // entriesOf are the objects of a Cluster of fleetOf.
