@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,9 +218,8 @@ type layerNotes struct {
 	// and that the last rendering has nothing of.
 	noted bool
 	idle  []v1alpha1.RolloutPinnedSource
-	// movers are Rollouts that let the child have what it may have of the layer; others did so before they came.
+	// movers are Rollouts that let the child have what it may have of the layer.
 	movers []string
-	others bool
 }
 
 // notesOf returns what is known of a child. Only the child's reconciles use it.
@@ -354,7 +352,7 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	now := r.Now()
 	r.Metrics.observe(recorded, child, now)
-	for _, step := range trace.OfLayers(cmp.Or(current.before, recorded), child, current.sources, began, now) {
+	for _, step := range trace.OfLayers(recorded, child, current.sources, began, now) {
 		r.Traces.Record(step)
 	}
 	return result, err

@@ -188,7 +188,7 @@ func otherPins() predicate.Predicate {
 			before, wasChild := e.ObjectOld.(*v1alpha1.Child)
 			after, isChild := e.ObjectNew.(*v1alpha1.Child)
 			return wasChild && isChild && !slices.EqualFunc(before.Status.Rollouts, after.Status.Rollouts, func(a, b v1alpha1.ChildRollout) bool {
-				return a.Name == b.Name && a.UID == b.UID && a.RolloutRevision == b.RolloutRevision
+				return a.Same(b)
 			})
 		},
 	}

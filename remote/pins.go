@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -91,19 +90,29 @@ func (s *seeding) pinned() (*v1alpha1.RolloutRevision, error) {
 	return pin, nil
 }
 
-// let is what Rollouts let the child have of the layer and its objects, as the record of the layer
+// let is what each Rollout let the child have of the layer and its objects, as the record of the layer
 // says it; empty if none moves any of that.
 func (s *seeding) let() string {
 	var pins []string
 	if s.pin != nil {
-		pins = append(pins, cmp.Or(s.pin.Revision, s.pin.Image))
+		pins = append(pins, s.governing.Layer(s.layer.Name).Name+"="+cmp.Or(s.pin.Revision, s.pin.Image))
 	}
 	for _, o := range s.moves() {
-		if pin := rollout.Pin(s.child, s.governing.Object(o)); pin != nil {
-			pins = append(pins, pin.Revision)
+		mover := s.governing.Object(o)
+		if pin := rollout.Pin(s.child, mover); pin != nil {
+			pins = append(pins, mover.Name+"="+pin.Revision)
 		}
 	}
 	return strings.Join(pins, " ")
+}
+
+// isOf reports whether a record says that a Rollout let the child have what was sent last. A word without a
+// name is of an earlier version, and says so of any.
+func isOf(pinned, rollout string) bool {
+	return slices.ContainsFunc(strings.Fields(pinned), func(word string) bool {
+		name, _, named := strings.Cut(word, "=")
+		return !named || name == rollout
+	})
 }
 
 // moves are the objects of the last rendering that Rollouts move.
@@ -130,21 +139,22 @@ func (s *seeding) moversAnew() {
 		}
 	}
 	if slices.ContainsFunc(movers, func(m string) bool { return !slices.Contains(s.notes.movers, m) }) && s.notes.looked {
-		s.notes.looked, s.notes.others = false, len(s.notes.movers) > 0
+		s.notes.looked = false
 	}
 	s.notes.movers = movers
 }
 
 // unpinned is an error if the child has what came past its Rollout: a version that knows no Rollouts
 // was here, and sent the newest one to all children, or this one had begun to before the Rollout
-// came. To send what the pin says would change all of them back at once, so that nothing is sent
-// before the Rollout has taken what is there for what the child has. A child that was restored from
-// a backup has a record of then, with its pin, and is brought back. entry says what the record does.
+// came; another Rollout did, which moved the layer before. To send what the pin says would change all of them
+// back at once, so that nothing is sent before the Rollout has taken what is there for what the child has. A
+// child that was restored from a backup has a record of then, with its pin, and is brought back. entry says
+// what the record does.
 func (s *seeding) unpinned(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) error {
-	if rec.Pinned != "" && !s.notes.others || rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
+	if rec.Applied.Digest == "" || rec.InPlace(s.rendered.digest) {
 		return nil
 	}
-	has, pin, by, err := s.past(ctx, entry)
+	has, pin, by, err := s.past(ctx, rec, entry)
 	if entry.Past = by; by == "" {
 		return err
 	}
@@ -152,10 +162,9 @@ func (s *seeding) unpinned(ctx context.Context, rec *record.Record, entry *v1alp
 }
 
 // past is what the child has of the layer, or of an object of it, and what of its pin, if that came past the Rollout of the
-// pin; empty if it did not. Of objects the child's own agent tells.
-func (s *seeding) past(ctx context.Context, entry *v1alpha1.ChildLayer) (has, pin, by string, err error) {
-	if s.pin != nil {
-		mover := s.governing.Layer(s.layer.Name)
+// pin; empty if it did not. Of objects the child's own agent tells. A Rollout that the record names let the child have it.
+func (s *seeding) past(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string, err error) {
+	if mover := s.governing.Layer(s.layer.Name); s.pin != nil && !isOf(rec.Pinned, mover.Name) {
 		is := v1alpha1.RolloutRevision{Revision: sentOf(entry), Image: s.pin.Image}
 		if is.Image != "" && s.layer.Spec.Agent != nil {
 			image, err := s.agentImage(ctx)
@@ -178,6 +187,9 @@ func (s *seeding) past(ctx context.Context, entry *v1alpha1.ChildLayer) (has, pi
 	}
 	for _, o := range s.moves() {
 		mover := s.governing.Object(o)
+		if isOf(rec.Pinned, mover.Name) {
+			continue
+		}
 		pin := rollout.OnRecord(s.child, mover)
 		has, _ := report.BroughtRevision(said, o)
 		if has != "" && pin != nil && !isContent(o.Kind, has, pin.Revision) && rollout.IsPast(pin, v1alpha1.RolloutRevision{Revision: has}) {
@@ -201,34 +213,30 @@ func sentInPart(entry *v1alpha1.ChildLayer) bool {
 	return entry.LastAttemptedDigest != "" && entry.LastAttemptedDigest != entry.Digest
 }
 
-// begins has the Child's status say that something else is about to be sent of a layer that is ready, and that a
-// Rollout moves: it may give back what is in place while that is sent, or after this process ended, and would take the
-// child for ready at it. Nothing is sent where it did so by now.
-func (s *seeding) begins(ctx context.Context, entry *v1alpha1.ChildLayer, tried record.State) error {
-	if was := entryOf(s.recorded, s.layer.Name); s.pin == nil || was == nil || !was.Ready || was.LastAttemptedDigest == tried.Digest {
-		return nil
-	}
-	said := func() (*v1alpha1.Child, error) {
-		after := s.recorded.DeepCopy()
-		is := entryOf(after, s.layer.Name)
-		is.LastAttemptedRevision, is.LastAttemptedDigest = tried.Revision, tried.Digest
-		return after, s.patchStatus(ctx, after)
-	}
-	after, err := said()
-	if apierrors.IsConflict(err) && s.rebase(ctx) {
-		if pin := rollout.Pin(s.child, s.governing.Layer(s.layer.Name)); pin == nil || *pin != *s.pin {
-			s.notes.inputs = "" // nothing of it was sent
-			return waitsBecause(v1alpha1.ReasonRolloutPending, "a Rollout lets this cluster have another revision of layer %s than %s by now", s.layer.Name, cmp.Or(s.pin.Revision, s.pin.Image))
+// noteBrought has the Child say of each revision that a run found in place. Given is what Rollouts let the child have
+// when the layers were looked at; another run looks at what they wrote since. What was said before a Rollout gave
+// something back says nothing of it: what was taken back may be on its way, in a run that has not ended or never will.
+func (p *push) noteBrought(given []v1alpha1.ChildRollout) {
+	for _, o := range p.governing {
+		pin := rollout.OnRecord(p.child, rollout.MoverOf(o))
+		if pin == nil || pin.Brought || wasProven(pin) || o.Spec.Moves.KustomizationRef != nil || !slices.ContainsFunc(given, pin.Same) {
+			continue
 		}
-		after, err = said()
+		pin.Brought = p.brought(o.Spec.Moves)
 	}
-	if err != nil {
-		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot write status of Child %s: %w", s.run.key(), err))
+}
+
+// brought reports whether this run found in place what a Rollout moves, as the Rollouts let the child have it.
+func (p *push) brought(moves v1alpha1.RolloutMoves) bool {
+	found := func(s *seeding) bool { return s.complete && !s.unvisited }
+	if ref := moves.LayerRef; ref != nil {
+		return slices.ContainsFunc(p.layers, func(s *seeding) bool { return s.layer.Name == ref.Name && s.standing == "" && found(s) })
 	}
-	s.before = cmp.Or(s.before, s.recorded)
-	s.recorded, s.child.ResourceVersion, s.run.notes.written = after, after.ResourceVersion, after.ResourceVersion
-	entry.LastAttemptedRevision, entry.LastAttemptedDigest = tried.Revision, tried.Digest
-	return nil
+	// Which layer brings an object is not known of one that is not rendered. What waits for something else, or for a
+	// person, sends nothing.
+	return !slices.ContainsFunc(p.layers, func(s *seeding) bool {
+		return !s.layer.Spec.Suspend && s.standing == "" && !slices.Contains(s.notes.idle, *moves.Source) && !found(s)
+	})
 }
 
 // imageOf is the image of the layer's agent in this child.

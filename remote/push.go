@@ -68,6 +68,7 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 	vars := clusterVariables(cluster, r.child)
 	p := &push{run: r, session: session, cluster: cluster, vars: vars, begun: r.Now()}
 	defer p.end()
+	given := slices.Clone(r.child.Status.Rollouts)
 	for i := range r.child.Status.Layers {
 		r.child.Status.Layers[i].Past = "" // before it is looked at, which one that is suspended is not
 	}
@@ -86,6 +87,7 @@ func (r *run) seedAll(ctx context.Context, session *link.Session, cluster capibr
 		return
 	}
 	p.applyLayers(ctx)
+	p.noteBrought(given)
 	why := p.barred()
 	if why == nil {
 		p.pruneLayers(ctx)

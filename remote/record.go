@@ -321,7 +321,7 @@ func (s *seeding) looked() {
 	// compares nothing.
 	interval := s.layer.Spec.Interval.Duration
 	s.notes.due = plan.NextDue(s.Now().Add(min(interval, adoptFirst)), interval, s.run.notes.phase)
-	s.notes.looked, s.notes.others = true, false
+	s.notes.looked = true
 }
 
 // look reads the record of the layer in the child, once in the life of the process, and again
@@ -358,7 +358,7 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 		entry.Ready = false
 		s.notes.sent = before(rec)
 	}
-	s.notes.looked, s.notes.others = true, false
+	s.notes.looked = true
 	return nil
 }
 

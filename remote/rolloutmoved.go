@@ -232,7 +232,7 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 		}
 	}
 	c.New, c.Unpinned = c.Known && c.Has == nil, pin != nil && entry.Past == pin.Name
-	c.Ready = pin != nil && c.Healthy && entry.Ready && !entry.Suspended && !sentInPart(entry) && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
+	c.Ready = isBrought(pin) && c.Healthy && entry.Ready && !entry.Suspended && !sentInPart(entry) && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 
 // ofSource are the facts about a source in a child.
@@ -253,7 +253,15 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
 		c.Unpinned = pin != nil && !isContent(m.spec.Moves.Source.Kind, has, pin.Revision) && slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Past == pin.Name })
 	}
-	c.Ready = pin != nil && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
+	c.Ready = isBrought(pin) && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
+}
+
+// isBrought reports whether a run of the child found in place what it may have, since it may have it.
+func isBrought(pin *v1alpha1.ChildRollout) bool { return pin != nil && (pin.Brought || wasProven(pin)) }
+
+// wasProven reports whether the child was ready at its pin, and nothing put it off since.
+func wasProven(pin *v1alpha1.ChildRollout) bool {
+	return pin.Result == v1alpha1.ResultSucceeded || pin.Result == v1alpha1.ResultDegraded
 }
 
 // isContent reports whether a revision of a kind is the commit or digest of a pin, however a

@@ -31,9 +31,7 @@ type run struct {
 	child *v1alpha1.Child
 	// recorded is the Child as the API server has it.
 	recorded *v1alpha1.Child
-	// before is what it had before it was told what is about to be sent; nil if it was not told.
-	before *v1alpha1.Child
-	notes  *notes
+	notes    *notes
 	// object is the Cluster, nil for a child that has none.
 	object *unstructured.Unstructured
 	// labels are those by which layers and Rollouts select the child. Variables are of the Cluster's own.
@@ -103,7 +101,12 @@ func (r *run) rebase(ctx context.Context) bool {
 		return false
 	}
 	r.recorded = live.DeepCopy()
-	r.child.Status.Rollouts = live.DeepCopy().Status.Rollouts
+	pins := live.DeepCopy().Status.Rollouts
+	for i := range pins {
+		found := func(pin v1alpha1.ChildRollout) bool { return pin.Brought && pins[i].Same(pin) }
+		pins[i].Brought = pins[i].Brought || slices.ContainsFunc(r.child.Status.Rollouts, found)
+	}
+	r.child.Status.Rollouts = pins
 	r.child.ResourceVersion = live.ResourceVersion
 	return true
 }

@@ -349,9 +349,6 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	}
 	state := s.state(rec)
 	tried := attempting(rec, state)
-	if err := s.begins(ctx, entry, tried); err != nil {
-		return err
-	}
 	healthy := entry.Ready && known != nil && sweep != nil
 	entry.Ready, s.leftover = healthy, false
 	s.resume(phases, s.rendered.digest)

@@ -114,7 +114,7 @@ func TestUnpinned(t *testing.T) {
 			if c := m.cluster(base, s.child, &pin); c.Unpinned != tc.waits || tc.waits && *c.Has != has {
 				t.Errorf("%s: the Rollout knows of that: %t, %v", tc.reason, c.Unpinned, c.Has)
 			}
-			if s.let() != cmp.Or(pin.Revision, pin.Image) {
+			if s.let() != "base="+cmp.Or(pin.Revision, pin.Image) {
 				t.Errorf("the record of what is sent says %q of the pin", s.let())
 			}
 		})
@@ -176,13 +176,19 @@ func TestTakenInPart(t *testing.T) {
 func TestPointedElsewhere(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		// by moved the layer when it was looked at last, and pinned is what the record says of that.
+		// by moved the layer when it was looked at last, and pinned is what the record says of that. anew: this
+		// process has not looked at it.
 		by, pinned string
+		anew       bool
 		waits      bool
 	}{
-		"Pointed": {"nothing moved the layer before", "", "", true},
-		"Another": {"another Rollout moved it before", "apps", "r9", true},
-		"Same":    {"the Rollout moved it before", "waves", "r9", false},
+		"Pointed":   {"nothing moved the layer before", "", "", false, true},
+		"Another":   {"another Rollout moved it before", "apps", "apps=r9", false, true},
+		"Restarted": {"it did, and this process knows of no Rollout before", "", "apps=r9", true, true},
+		"Ended":     {"it did, and had been deleted for long", "", "apps=r9", false, true},
+		"Beside":    {"it moved an object of the layer, and the Rollout the layer", "waves", "apps=r8 waves=r9", false, false},
+		"Same":      {"the Rollout moved it before", "waves", "waves=r9", false, false},
+		"Unnamed":   {"an earlier version did not say which Rollout moved it", "waves", "r9", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
@@ -190,7 +196,7 @@ func TestPointedElsewhere(t *testing.T) {
 			s := f.on(0)
 			pin := pinTo("waves", "r1", "")
 			pin.Result = v1alpha1.ResultSucceeded
-			s.notes, s.governing, s.child.Status.Rollouts, s.pin = &layerNotes{looked: true}, rollout.Governing{rolloutNamed("waves", movesLayer("base"))}, []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
+			s.notes, s.governing, s.child.Status.Rollouts, s.pin = &layerNotes{looked: !tc.anew}, rollout.Governing{rolloutNamed("waves", movesLayer("base"))}, []v1alpha1.ChildRollout{pin}, &pin.RolloutRevision
 			if tc.by != "" {
 				s.notes.movers = []string{tc.by}
 			}
@@ -213,7 +219,7 @@ func TestPointedElsewhere(t *testing.T) {
 			}
 			// The Rollout takes what is there for what the child has.
 			s.rendered = &rendered{digest: nine.Digest}
-			if err := s.look(t.Context(), rec, entry); err != nil || !s.notes.looked || s.notes.others {
+			if err := s.look(t.Context(), rec, entry); err != nil || !s.notes.looked {
 				t.Errorf("%s: look() = %v, and the status says %+v", tc.reason, err, entry)
 			}
 			if s.moversAnew(); !s.notes.looked {
@@ -331,7 +337,7 @@ func TestUnpinnedObject(t *testing.T) {
 			if m.cluster(services, s.child, &pin).Unpinned {
 				t.Errorf("%s: what came past another Rollout is taken for what came past this one", tc.reason)
 			}
-			if want := map[bool]string{false: commitOne}[tc.idle]; s.let() != want {
+			if want := map[bool]string{false: "services=" + commitOne}[tc.idle]; s.let() != want {
 				t.Errorf("the record of what is sent says %q of the pin, want %q", s.let(), want)
 			}
 		})

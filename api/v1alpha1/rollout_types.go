@@ -592,6 +592,10 @@ type ChildRollout struct {
 	// version that knows no Rollouts was here. Versions before wrote none.
 	// +optional
 	Had *RolloutRevision `json:"had,omitempty"`
+	// Brought: a run of the child found all that is moved in place at the revision. What the Child says of its
+	// layers, and of what is below it, may be of before. It is not set of what was ready already when it was noted.
+	// +optional
+	Brought bool `json:"brought,omitempty"`
 	// Result of it.
 	Result RolloutResult `json:"result"`
 	// Reason of a result that is neither Updating nor Succeeded.
@@ -612,6 +616,11 @@ type ChildRollout struct {
 	// More of them may not be when it is done.
 	// +optional
 	Below int32 `json:"below,omitempty"`
+}
+
+// Same reports whether this is one Rollout that lets the child have one revision.
+func (r ChildRollout) Same(other ChildRollout) bool {
+	return r.Name == other.Name && r.UID == other.UID && r.RolloutRevision == other.RolloutRevision
 }
 
 // RolloutResult is what became of a revision in one child.

@@ -83,8 +83,9 @@ type Record struct {
 	// would find in place. Both are empty where this is not known: earlier versions drop them.
 	Inputs string `json:"inputs,omitempty"`
 	Sent   []byte `json:"sent,omitempty"`
-	// Pinned is what a Rollout let the child have when the layer was sent last, empty if none moved
-	// it. A version that knows no Rollouts drops it, and sends what is newest.
+	// Pinned is what each Rollout let the child have when the layer was sent last, as words <rollout>=<revision>,
+	// empty if none moved it. A version that knows no Rollouts drops it, and sends what is newest; earlier ones
+	// leave out the names.
 	Pinned string `json:"pinned,omitempty"`
 	// Rights identify those that the parent had when it pushed the layer last.
 	Rights string `json:"rights,omitempty"`

@@ -1,0 +1,135 @@
+package remote
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	events "k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+)
+
+func layerWith(name string, spec v1alpha1.LayerSpec) *v1alpha1.Layer {
+	return &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}, Spec: spec}
+}
+
+// TestGivenBack: what a Child said before a Rollout gave its cluster a revision does not make it ready at that, as it
+// would be at the one that it gets back while another one is on its way. A run that finds it in place does.
+func TestGivenBack(t *testing.T) {
+	layer, source := rolloutNamed("waves", movesLayer("base")), rolloutNamed("waves", v1alpha1.RolloutMoves{Source: &fleetSource})
+	first, second := pinTo("waves", commitOne, ""), pinTo("waves", commitTwo, "")
+	first.Result, second.Result = v1alpha1.ResultUpdating, v1alpha1.ResultUpdating
+	for name, tc := range map[string]struct {
+		reason string
+		// base is how the run found the layer that is moved, or that has what is moved, and other how it found another one.
+		base, other seeding
+		// given was what the cluster might have when it looked.
+		given         v1alpha1.ChildRollout
+		layer, source bool // is ready
+	}{
+		"Nobody":    {"no run looked since", seeding{}, seeding{complete: true}, first, false, false},
+		"Found":     {"a run found it in place", seeding{complete: true}, seeding{complete: true}, first, true, true},
+		"NoTime":    {"a run had no time for it", seeding{complete: true, unvisited: true}, seeding{complete: true}, first, false, false},
+		"Waits":     {"it waits, and what stands is of before", seeding{complete: true, standing: "waits for an approval"}, seeding{complete: true}, first, false, true},
+		"Meanwhile": {"when the run looked, it might have the other one", seeding{complete: true}, seeding{complete: true}, second, false, false},
+		"Other":     {"nobody looked at a layer that may bring what is moved", seeding{complete: true}, seeding{}, first, true, false},
+		"Idle":      {"it is known not to", seeding{complete: true}, seeding{notes: &layerNotes{idle: []v1alpha1.RolloutPinnedSource{fleetSource}}}, first, true, true},
+		"Stands":    {"it sends nothing", seeding{complete: true}, seeding{complete: true, standing: "waits for an approval"}, first, true, true},
+		"Suspended": {"a person suspended it", seeding{complete: true}, seeding{layer: layerWith("other", v1alpha1.LayerSpec{Suspend: true})}, first, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for mover, want := range map[*v1alpha1.Rollout]bool{layer: tc.layer, source: tc.source} {
+				child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}})
+				child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Revision: commitOne, Digest: "sha256:1", LastAttemptedDigest: "sha256:1"}}
+				child.Status.Report = &v1alpha1.Report{Ready: true, Brought: &v1alpha1.ReportBrought{Objects: []v1alpha1.ReportedSource{{Kind: fleetSource.Kind, Namespace: fleetSource.Namespace, Name: fleetSource.Name, Revision: commitOne}}}}
+				child.Status.Rollouts = []v1alpha1.ChildRollout{first}
+				m := &moved{spec: &mover.Spec}
+				if mover == layer {
+					m.layer = layerWith("base", v1alpha1.LayerSpec{})
+				}
+				if m.cluster(mover, &child, &child.Status.Rollouts[0]).Ready {
+					t.Fatalf("%s: it is ready by what was said before", tc.reason)
+				}
+				p := &push{run: &run{child: &child, governing: rollout.Governing{mover}}}
+				for name, s := range map[string]seeding{"base": tc.base, "other": tc.other} {
+					if s.layer == nil {
+						s.layer = layerWith(name, v1alpha1.LayerSpec{})
+					}
+					if s.notes == nil {
+						s.notes = &layerNotes{}
+					}
+					p.layers = append(p.layers, &s)
+				}
+				p.noteBrought([]v1alpha1.ChildRollout{pinTo("other", "r9", ""), tc.given})
+				if got := m.cluster(mover, &child, &child.Status.Rollouts[0]).Ready; got != want {
+					t.Errorf("%s: moves %+v: ready: %t, want %t", tc.reason, mover.Spec.Moves, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestBroughtIsKept: what a run found in place is written where another wrote what Rollouts let the child have meanwhile,
+// unless that is of what it found: nobody wakes it for the rest.
+func TestBroughtIsKept(t *testing.T) {
+	first, second, other := pinTo("waves", "r1", ""), pinTo("waves", "r2", ""), pinTo("apps", "r9", "")
+	again := first
+	again.Reason = v1alpha1.ReasonRollingOut
+	for name, tc := range map[string]struct {
+		reason    string
+		meanwhile []v1alpha1.ChildRollout
+		want      bool
+	}{
+		"Result":   {"the Rollout itself, about the same revision", []v1alpha1.ChildRollout{again}, true},
+		"Others":   {"another Rollout", []v1alpha1.ChildRollout{other, first}, true},
+		"Revision": {"it may have another revision", []v1alpha1.ChildRollout{second}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := childNamed("a", nil)
+			child.Status.Rollouts = []v1alpha1.ChildRollout{first}
+			scheme := runtime.NewScheme()
+			if err := v1alpha1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&child).WithStatusSubresource(&child).Build()
+			get := func() *v1alpha1.Child {
+				t.Helper()
+				got := &v1alpha1.Child{}
+				if err := c.Get(t.Context(), client.ObjectKeyFromObject(&child), got); err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+			f.children.Client, f.children.Cluster, f.children.Events = c, &apply.Cluster{Client: c}, events.NewFakeRecorder(10)
+			r := f.on(0).run
+			r.child, r.notes = get(), &notes{}
+			r.recorded = r.child.DeepCopy()
+			live := get()
+			live.Status.Rollouts = tc.meanwhile
+			if err := c.Status().Update(t.Context(), live); err != nil {
+				t.Fatal(err)
+			}
+			r.child.Status.Rollouts[0].Brought, r.child.Status.Version = true, "v1.36.0"
+			if err := r.writeStatus(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got := get()
+			if len(got.Status.Rollouts) != len(tc.meanwhile) {
+				t.Fatalf("%s: the Child has %+v", tc.reason, got.Status.Rollouts)
+			}
+			for i, pin := range got.Status.Rollouts {
+				want := tc.meanwhile[i]
+				want.Brought = tc.want && pin.Name == "waves"
+				if pin != want {
+					t.Errorf("%s: the Child has %+v, want %+v", tc.reason, pin, want)
+				}
+			}
+		})
+	}
+}
