@@ -2,6 +2,7 @@ package remote
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
@@ -179,8 +180,14 @@ func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
 	}
 	for _, kind := range []string{v1alpha1.UpstreamCondition, v1alpha1.PublishedCondition, v1alpha1.ApprovalTagsCondition} {
 		old, now := meta.FindStatusCondition(before.Status.Conditions, kind), meta.FindStatusCondition(after.Status.Conditions, kind)
-		if now != nil && now.Status == metav1.ConditionFalse && (old == nil || old.Status != now.Status || old.Reason != now.Reason) {
-			event(corev1.EventTypeWarning, now.Reason, "%s", now.Message)
+		failed, fails := old != nil && old.Status == metav1.ConditionFalse, now != nil && now.Status == metav1.ConditionFalse
+		beside := map[string]string{v1alpha1.Group + "/" + v1alpha1.MetaConditionKey: kind}
+		maps.Copy(beside, metadata)
+		switch {
+		case fails && (!failed || old.Reason != now.Reason):
+			r.Events.AnnotatedEventf(after, beside, corev1.EventTypeWarning, now.Reason, "%s", now.Message)
+		case failed && !fails:
+			r.Events.AnnotatedEventf(after, beside, corev1.EventTypeNormal, kind+"Recovered", "condition %s is no longer False, for %s", kind, old.Reason)
 		}
 	}
 	if is == nil {

@@ -51,6 +51,43 @@ func TestSayNoClusters(t *testing.T) {
 	}
 }
 
+// TestTellConditions: what a Rollout reads and writes beside its runs is told when it fails, and when that is over.
+func TestTellConditions(t *testing.T) {
+	published := func(status metav1.ConditionStatus, reason string) *v1alpha1.Rollout {
+		o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web"}}
+		if reason != "" {
+			meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: v1alpha1.PublishedCondition, Status: status, Reason: reason, Message: "it is so"})
+		}
+		return o
+	}
+	fails, works, asksNot := published(metav1.ConditionFalse, v1alpha1.ReasonPublishFailed), published(metav1.ConditionTrue, v1alpha1.ReasonSucceeded), published("", "")
+	for name, tc := range map[string]struct {
+		reason  string
+		was, is *v1alpha1.Rollout
+		want    string
+	}{
+		"Fails":     {"it fails", works, fails, "Warning PublishFailed it is so"},
+		"Still":     {"it was told", fails, fails, ""},
+		"Otherwise": {"it fails for another reason", fails, published(metav1.ConditionFalse, v1alpha1.ReasonSourceNotReady), "Warning SourceNotReady it is so"},
+		"Recovers":  {"it is mended", fails, works, "Normal PublishedRecovered condition Published is no longer False, for PublishFailed"},
+		"Dropped":   {"the spec does not ask for it any more", fails, asksNot, "Normal PublishedRecovered condition Published is no longer False, for PublishFailed"},
+		"Well":      {"nothing was wrong", asksNot, works, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := record.NewFakeRecorder(10)
+			(&Rollouts{Events: events}).tell(tc.was, tc.is)
+			got := ""
+			select {
+			case got = <-events.Events:
+			default:
+			}
+			if text, annotations, _ := strings.Cut(got, "map["); strings.TrimSpace(text) != tc.want || (tc.want != "") != strings.Contains(annotations, v1alpha1.Group+"/condition:Published") {
+				t.Errorf("%s: told %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 // TestSayBack: a source that is back at the last good revision has nothing to mend, and alerts nobody.
 func TestSayBack(t *testing.T) {
 	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web"}}

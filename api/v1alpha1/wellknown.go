@@ -5,6 +5,10 @@ import "strings"
 // Group is the API group of our kinds.
 const Group = "cascade.dev"
 
+// MetaConditionKey of an event's metadata names the condition that the event tells of, where that is right or wrong
+// beside all else of the object.
+const MetaConditionKey = "condition"
+
 // IsFluxGroup reports whether an API group is one of Flux's, such as
 // kustomize.toolkit.fluxcd.io and source.extensions.fluxcd.io. Those of Flux's operator are not.
 func IsFluxGroup(group string) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -70,6 +71,9 @@ func Aside(e *eventv1.Event) bool {
 // AspectOf is what of its object an event tells of, where that is right or wrong beside all else; empty for
 // the object itself.
 func AspectOf(e *eventv1.Event) string {
+	if kind := e.Metadata[v1alpha1.MetaConditionKey]; kind != "" {
+		return strings.ToLower(kind)
+	}
 	switch e.Reason {
 	case v1alpha1.ReasonCredentialsExpiring, v1alpha1.ReasonCredentialsLapsed, "CredentialsRenewed":
 		return "credentials"
@@ -91,6 +95,8 @@ func isRemedy(reason string) bool {
 // state: what is tried again after a failure takes the place of that failure.
 func StatusOf(e *eventv1.Event) State {
 	switch {
+	case e.Metadata[v1alpha1.MetaConditionKey] != "":
+		return Unchanged // whether the commit is well is told beside it
 	case e.Severity == eventv1.EventSeverityError:
 		return Failing
 	case e.Reason == meta.HealthCheckCanceledReason, e.Reason == helmv2.RollbackSucceededReason, e.Reason == helmv2.UninstallSucceededReason:

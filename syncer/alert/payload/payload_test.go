@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/syncer/alert"
 )
 
@@ -379,6 +380,11 @@ func TestIncidents(t *testing.T) {
 		m.Event.Severity, m.Event.Reason = severity, reason
 		return m
 	}
+	about := func(severity, reason string) alert.Message {
+		m := told(severity, reason)
+		m.Event.Metadata = map[string]string{v1alpha1.MetaConditionKey: "Published"}
+		return m
+	}
 	layer := told("info", "RolloutPending")
 	layer.Event.InvolvedObject.Kind = "Layer"
 	for name, tt := range map[string]struct {
@@ -398,6 +404,8 @@ func TestIncidents(t *testing.T) {
 		"Waits":       {"nor that one layer of a child waits for its wave", told("info", "RolloutPending"), "", false, []string{" "}},
 		"LayerWaits":  {"of a layer it says that none of its children fails any more", layer, uid, true, []string{"resolve " + uid, " "}},
 		"Lapsing":     {"a credential lapses, whatever else is right or wrong", told("error", "CredentialsLapsed"), uid + "/credentials", false, []string{"trigger " + uid + "/credentials"}},
+		"Published":   {"a Rollout cannot write down what it proved, which says nothing of its runs", about("error", "PublishFailed"), uid + "/published", false, []string{"trigger " + uid + "/published"}},
+		"Recovered":   {"it can again", about("info", "PublishedRecovered"), uid + "/published", true, []string{"resolve " + uid + "/published", " "}},
 		"Renewed":     {"it was renewed", told("info", "CredentialsRenewed"), uid + "/credentials", true, []string{"resolve " + uid + "/credentials", " "}},
 	} {
 		t.Run(name, func(t *testing.T) {
