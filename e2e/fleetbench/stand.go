@@ -115,6 +115,8 @@ var written = []string{
 func (s *stand) startFleet(ctx context.Context) ([][]byte, error) {
 	s.fleet = exec.Command(filepath.Join(s.options.programs, "fleetsim"), "-below", strconv.Itoa(s.options.below))
 	s.fleet.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// A million objects are collected often by default, with processor time that agents and hub would have.
+	s.fleet.Env = append(os.Environ(), "GOGC=300")
 	s.fleet.Stderr = os.Stderr
 	in, err := s.fleet.StdinPipe()
 	if err != nil {

@@ -104,10 +104,14 @@ func (f *followed) watch(ctx context.Context) (err error) {
 	return err
 }
 
+// mostEmpty watches in a row may end without an event. An API server that has too much to do, or ends, ends each at once.
+const mostEmpty = 10
+
 // follow counts the events of a resource until the context ends. An API server ends a watch
-// whose reader is behind: another one goes on where it was, and no event is lost unless the
+// whose reader is behind, or that is old: another one goes on where it was, and no event is lost unless the
 // server has forgotten it, which is a failure.
 func (w *Writes) follow(ctx context.Context, f *followed) {
+	empty := 0
 	for {
 		from := f.version
 		err := w.read(f)
@@ -115,7 +119,10 @@ func (w *Writes) follow(ctx context.Context, f *followed) {
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, io.EOF) && f.version != from {
+		if empty++; f.version != from {
+			empty = 0
+		}
+		if errors.Is(err, io.EOF) && empty < mostEmpty {
 			if err = f.watch(ctx); err == nil {
 				continue
 			}

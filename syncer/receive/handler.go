@@ -212,7 +212,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 		}
 		read = nil
 		free()
-		return h.act(r.Context(), receiver, v)
+		return h.act(r.Context(), receiver.DeepCopy(), v)
 	}
 	return last
 }
@@ -229,7 +229,7 @@ func is(err error, result string) bool {
 // mostSame bounds the Receivers that are asked about one path.
 const mostSame = 8
 
-// find returns the Receivers that say that a path is theirs.
+// find returns the Receivers that say that a path is theirs. They are of the cache, and must not be changed.
 func (h *Handler) find(ctx context.Context, path string) []*notificationv1.Receiver {
 	if len(path) != pathLength || !strings.HasPrefix(path, notificationv1.ReceiverWebhookPath) {
 		return nil
@@ -242,7 +242,7 @@ func (h *Handler) find(ctx context.Context, path string) []*notificationv1.Recei
 	var found []*notificationv1.Receiver
 	for i := range list.Items {
 		if len(found) < mostSame {
-			found = append(found, list.Items[i].DeepCopy())
+			found = append(found, &list.Items[i])
 		}
 	}
 	return found
