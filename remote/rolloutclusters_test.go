@@ -155,7 +155,7 @@ func TestTierIsDone(t *testing.T) {
 			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
 			child.Status.Layers = []v1alpha1.ChildLayer{{Name: "master", Revision: "main@sha1:2", Ready: true}}
 			child.Status.Report = &v1alpha1.Report{Ready: true, Children: &tc.below}
-			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating, Below: 1}
+			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating, Brought: true, Below: 1}
 			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
 			m := &moved{spec: &o.Spec, layer: &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Name: "master"}}}
 			if got := m.cluster(o, child, pin).Ready; got != tc.ready {

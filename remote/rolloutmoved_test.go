@@ -90,7 +90,7 @@ func TestSourceInChild(t *testing.T) {
 		child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
 		var pin *v1alpha1.ChildRollout
 		if tc.pin != "" {
-			pin = &v1alpha1.ChildRollout{RolloutRevision: v1alpha1.RolloutRevision{Revision: tc.pin}}
+			pin = &v1alpha1.ChildRollout{RolloutRevision: v1alpha1.RolloutRevision{Revision: tc.pin}, Brought: true}
 		}
 		c := (&moved{spec: &o.Spec}).cluster(o, child, pin)
 		got := ""
