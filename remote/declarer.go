@@ -2,18 +2,23 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/selection"
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
@@ -79,4 +84,27 @@ func appliedAll(k *kustomizev1.Kustomization, revision string) bool {
 	}
 	latest := s.History.Latest()
 	return latest != nil && status.RevisionOf(latest) == revision && latest.LastReconciledStatus != meta.ReconciliationFailedReason
+}
+
+// relabelled is an error if the cluster has other labels by now than those by which this run selects its layers. The
+// commit that takes an object out of one layer may have the cluster selected by the one that is to have it,
+// while the run is pushing: the next run selects anew. So says the API server, which the cache may not show yet.
+func (p *push) relabelled(ctx context.Context) error {
+	child := &v1alpha1.Child{}
+	err := p.Cluster.Get(ctx, p.run.key(), child)
+	labels := child.Labels
+	if err == nil && p.object != nil {
+		cluster := &unstructured.Unstructured{}
+		cluster.SetGroupVersionKind(p.object.GroupVersionKind())
+		if err = p.Cluster.Get(ctx, client.ObjectKeyFromObject(p.object), cluster); err == nil {
+			labels, err = selection.Of(child, cluster.GetLabels())
+		}
+	}
+	switch {
+	case err != nil:
+		return reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot read the labels of Child %s to tell which Layers select it: %w", p.run.key(), err))
+	case !maps.Equal(labels, p.labels):
+		return reason.Because(v1alpha1.ReasonProgressing, errors.New("the labels of the cluster changed while it was pushed to: nothing is deleted before its layers are selected by those"))
+	}
+	return nil
 }

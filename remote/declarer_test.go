@@ -9,6 +9,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/plan"
+	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -47,7 +49,9 @@ func TestSplitLayer(t *testing.T) {
 		"Unread":  {"nobody knows which Layers there are", nil, errors.New("the API server is away"), apply.Claim{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var objects []client.Object
+			child := childNamed("a", nil)
+			child.Labels = map[string]string{"tier": "tenant"}
+			objects := []client.Object{&child}
 			for _, l := range tc.live {
 				objects = append(objects, l)
 			}
@@ -57,7 +61,7 @@ func TestSplitLayer(t *testing.T) {
 				},
 			}).Build()
 			p := bringing(t, newPaced(time.Minute)).push
-			p.Cluster, p.labels, p.child.Namespace, p.layers = &apply.Cluster{Client: c}, map[string]string{"tier": "tenant"}, "fleet", nil
+			p.Cluster, p.labels, p.layers = &apply.Cluster{Client: c}, child.Labels, nil
 			for _, l := range []*v1alpha1.Layer{selecting("a", 1), selecting("b", 1)} {
 				p.layers = append(p.layers, &seeding{push: p, layer: l, rendered: &rendered{}})
 			}
@@ -73,13 +77,57 @@ func TestSplitLayer(t *testing.T) {
 	}
 }
 
+// TestRelabelled: a commit may have another Layer select a cluster while it is pushed to. What goes to that one is not deleted
+// by a run that selected its layers before.
+func TestRelabelled(t *testing.T) {
+	tenant, monitored := map[string]string{"tier": "tenant"}, map[string]string{"tier": "tenant", "monitoring": "true"}
+	for name, tc := range map[string]struct {
+		reason string
+		// child and cluster are the labels of both by now; without any there is no Cluster.
+		child, cluster map[string]string
+		want           string
+	}{
+		"Same":    {"nothing has changed", tenant, tenant, ""},
+		"Behind":  {"the Child gets the labels of its Cluster later", nil, tenant, ""},
+		"Cluster": {"the commit labels the Cluster", tenant, monitored, v1alpha1.ReasonProgressing},
+		"Alone":   {"a Child without a Cluster has its own", tenant, nil, ""},
+		"Child":   {"the commit labels the Child", monitored, nil, v1alpha1.ReasonProgressing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := bringing(t, newPaced(time.Minute)).push
+			p.labels, p.layers = tenant, nil
+			child := p.child.DeepCopy()
+			child.Labels = tc.child
+			c := fake.NewClientBuilder().WithScheme(removalScheme(t)).Build()
+			if tc.cluster != nil {
+				child.Spec.ClusterRef = &v1alpha1.LocalReference{Name: child.Name}
+				p.object = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}}
+				p.object.SetNamespace(child.Namespace)
+				p.object.SetName(child.Name)
+				live := p.object.DeepCopy()
+				live.SetLabels(tc.cluster)
+				if err := c.Create(t.Context(), live); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := c.Create(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			p.Cluster = &apply.Cluster{Client: c}
+			if _, err := p.declared(t.Context()); (err != nil) != (tc.want != "") || err != nil && reason.Of(err) != tc.want {
+				t.Errorf("%s: %v, want %s", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
 // TestDeclaredAhead: a newest revision that cannot be rendered is nothing to the prune of a layer that its Rollout holds at an
 // older one; another layer may be about to lose something to it.
 func TestDeclaredAhead(t *testing.T) {
 	gone := inventory.Entry{Namespace: "x", Name: "gone", Kind: "Service", Version: "v1"}
 	p := bringing(t, newPaced(time.Minute)).push
-	c := fake.NewClientBuilder().WithScheme(removalScheme(t)).Build()
-	p.Cluster, p.child.Namespace, p.layers, p.Snapshots = &apply.Cluster{Client: c}, "fleet", nil, source.NewSnapshots()
+	c := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(p.child.DeepCopy()).Build()
+	p.Cluster, p.layers, p.Snapshots = &apply.Cluster{Client: c}, nil, source.NewSnapshots()
 	p.undescribed = "the provider is away" // one of many reasons for which nothing new is rendered
 	for _, name := range []string{"a", "b"} {
 		p.layers = append(p.layers, &seeding{push: p, layer: layerOn(name), rendered: &rendered{}})

@@ -358,13 +358,16 @@ func (p *push) grant(ctx context.Context, role string, rules []rbacv1.PolicyRule
 	return err
 }
 
-// declared tells what each layer that selects the child declares there. Of one that came, or was
-// changed, since the push began that is not known. So says the API server: the commit that takes an object
-// out of one layer may bring the Layer that is to have it, which the cache may not show yet.
+// declared tells what each layer that selects the child declares there, unless others do by now. Of one that
+// came, or was changed, since the push began that is not known. So says the API server: the commit that takes an
+// object out of one layer may bring the Layer that is to have it, which the cache may not show yet.
 func (p *push) declared(ctx context.Context) ([]plan.Declared, error) {
 	live := &v1alpha1.LayerList{}
 	if err := p.Cluster.List(ctx, live, client.InNamespace(p.child.Namespace)); err != nil {
 		return nil, reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot list Layers to tell which of them declare what is to be deleted: %w", err))
+	}
+	if err := p.relabelled(ctx); err != nil {
+		return nil, err
 	}
 	all := make([]plan.Declared, 0, len(p.layers))
 	for i := range live.Items {
