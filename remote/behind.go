@@ -32,12 +32,12 @@ type recordedRevision struct {
 	at       time.Time
 }
 
-// of is the revision of the artifact in a source's status, empty without one. The cache will not do: it may
-// be behind just where it matters.
-func (r *revisions) of(ctx context.Context, reader client.Reader, key source.Key, now time.Time) (string, error) {
+// of is the revision of the artifact in a source's status, empty without one, as it was read within holds. The cache
+// will not do: it may be behind just where it matters.
+func (r *revisions) of(ctx context.Context, reader client.Reader, key source.Key, now time.Time, holds time.Duration) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known, ok := r.read[key]; ok && now.Sub(known.at) < recordedHolds {
+	if known, ok := r.read[key]; ok && now.Sub(known.at) < holds {
 		return known.revision, known.err
 	}
 	reading, cancel := context.WithTimeout(ctx, callTimeout)
@@ -70,7 +70,7 @@ func (s *seeding) behind(ctx context.Context, rec *record.Record) error {
 		return nil
 	}
 	key, now := layerSource(s.layer), s.Now()
-	says, err := s.revisions.of(ctx, s.Cluster, key, now)
+	says, err := s.revisions.of(ctx, s.Cluster, key, now, recordedHolds)
 	if err == nil && says == s.snapshot.Revision {
 		s.notes.due = time.Time{}
 		return nil
@@ -86,4 +86,17 @@ func (s *seeding) behind(ctx context.Context, rec *record.Record) error {
 	}
 	return waitsBecause(v1alpha1.ReasonSourceNotReady, "another replica sent revision %s to this child; revision %s of %s %s has not been fetched by this one yet, which has %s",
 		had, says, key.Kind, key.NamespacedName, s.snapshot.Revision)
+}
+
+// unfetched reports whether a replica may not have what the layer's source has on record, which it follows: the
+// leader may have applied by then what takes a layer off the child and gives its objects to this one. That is read
+// anew, as it was recorded before the Layers that are asked about changed.
+func (s *seeding) unfetched(ctx context.Context) bool {
+	if s.tenure == nil || s.layer.Spec.SourceRef == nil {
+		return false
+	}
+	key := layerSource(s.layer)
+	says, err := s.revisions.of(ctx, s.Cluster, key, s.Now(), 0)
+	newest := s.seen(key)
+	return err != nil || newest == nil || says != newest.Revision
 }

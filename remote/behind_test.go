@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/remote/tenure"
@@ -77,6 +79,62 @@ func TestBehind(t *testing.T) {
 			}
 			if pause := s.notes.due.Sub(start.Time); tc.waits && pause != tc.pause || !tc.waits && !s.notes.due.IsZero() {
 				t.Errorf("%s: looked at again after %s, want %s", tc.reason, pause, tc.pause)
+			}
+		})
+	}
+}
+
+// TestDeclaredUnfetched: a replica does not know what a layer declares before it has fetched what the leader recorded, by which
+// another layer is to leave the child.
+func TestDeclaredUnfetched(t *testing.T) {
+	const older, newer = "main@sha1:4", "main@sha1:5"
+	moved := inventory.Entry{Namespace: "x", Name: "moved", Kind: "Service", Version: "v1"}
+	for name, tc := range map[string]struct {
+		reason string
+		// says is what the source has on record now, and said what it had a moment ago; empty: there is no source.
+		says, said string
+		change     func(*seeding)
+		stays      bool
+	}{
+		"Current": {reason: "it has what is on record", says: older},
+		"Behind":  {reason: "the leader has fetched a commit that it has not", says: newer, stays: true},
+		"Just":    {reason: "the leader recorded it since another child asked", says: newer, said: older, stays: true},
+		"Gone":    {reason: "nobody can tell", stays: true},
+		"Pinned":  {reason: "a Rollout holds the layer, which may have it later", says: newer, stays: true, change: func(s *seeding) { s.pin = &v1alpha1.RolloutRevision{Revision: older} }},
+		"Alone":   {reason: "a process without shards fetches by itself", says: newer, change: func(s *seeding) { s.tenure = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := removalScheme(t)
+			if err := sourcev1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			s := bringing(t, newPaced(time.Minute))
+			objects := []client.Object{s.child.DeepCopy()}
+			if tc.says != "" {
+				o := &sourcev1.GitRepository{}
+				o.Namespace, o.Name = "fleet", "fleet"
+				o.Status.Artifact = &fluxmeta.Artifact{Revision: tc.says}
+				objects = append(objects, o)
+			}
+			s.Cluster = &apply.Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+			s.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet", Namespace: "fleet"}
+			s.Snapshots, s.tenure, s.snapshot = source.NewSnapshots(), &tenure.Tenure{}, &source.Snapshot{Revision: older}
+			s.Snapshots.Put(layerSource(s.layer), s.snapshot)
+			if tc.said != "" {
+				s.revisions.read = map[source.Key]recordedRevision{layerSource(s.layer): {revision: tc.said, at: s.Now()}}
+			}
+			if s.layers = []*seeding{s}; tc.change != nil {
+				tc.change(s)
+			}
+			declared, err := s.declared(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for layer, stays := range map[string]bool{"fleet/released": tc.stays, s.key().String(): false} {
+				got, err := plan.Claims(declared, layer)(t.Context(), moved, inventory.Entry{})
+				if err != nil || (got.Owner != "") != stays || stays && got.Kind != apply.Declared {
+					t.Errorf("%s: what layer %s had is claimed: %+v (%v), want %t", tc.reason, layer, got, err, stays)
+				}
 			}
 		})
 	}

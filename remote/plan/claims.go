@@ -15,7 +15,8 @@ type Declared struct {
 	// declare anything.
 	Known bool
 	// Ahead: it is what a layer will declare at the newest revision, while a Rollout holds it at
-	// an older one. To the layer itself that is nothing: it goes by what it is rendered from.
+	// an older one, or this replica has not fetched that. To the layer itself that is nothing: it
+	// goes by what it is rendered from.
 	Ahead bool
 	// Entries that it declares. Applied: all of them are in the child, and on record as
 	// the layer's.
