@@ -152,6 +152,8 @@ type Children struct {
 // them the agent renders layers and compares their digests, which writes nothing
 // either.
 type notes struct {
+	// child is the UID of the Child that they are about, empty before it is seen.
+	child types.UID
 	// began is when these notes began: with the process, or with the child.
 	began time.Time
 	// created is when we created the Child, if we did that.
@@ -324,6 +326,12 @@ func (r *Children) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, nil
 	}
 	notes := r.notesOf(req.NamespacedName)
+	if notes.child != "" && notes.child != child.UID {
+		// It was deleted and made again before a run saw that it was gone: it may be another cluster's.
+		r.forget(req.NamespacedName)
+		notes = r.notesOf(req.NamespacedName)
+	}
+	notes.child = child.UID
 	if isBefore(child, notes.written) {
 		// The inventories must be the ones that we wrote last.
 		return ctrl.Result{RequeueAfter: stalePause}, nil

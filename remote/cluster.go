@@ -194,6 +194,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 func (r *run) beginAnew() {
 	r.Children.forget(r.key())
 	r.notes = r.notesOf(r.key())
+	r.notes.child = r.child.UID
 	r.child.Status = v1alpha1.ChildStatus{Rollouts: r.child.Status.Rollouts}
 }
 

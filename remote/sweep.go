@@ -17,11 +17,11 @@ import (
 
 // known is what need not be sent, unless the sweep shows it otherwise.
 func (s *seeding) known(ctx context.Context, owned []inventory.Entry, compare, asked bool) (apply.Sent, *apply.Sweep, error) {
+	if len(owned) == 0 {
+		return nil, nil, nil // nothing of the layer is there yet, as far as the child has it on record
+	}
 	if !compare {
 		return s.notes.sent, nil, nil
-	}
-	if len(owned) == 0 {
-		return nil, nil, nil // nothing of the layer is there yet
 	}
 	sweep, err := s.swept(ctx, *s.as)
 	if err != nil || sweep == nil || asked {
