@@ -43,8 +43,8 @@ func countRecords(layer *v1alpha1.Layer, children []v1alpha1.Child) *v1alpha1.On
 	return counts
 }
 
-// holdersOf are the children that have something of the layer. None leaves while nobody can tell
-// whom the layer selects.
+// holdersOf are the children that have something of the layer. While nobody can tell whom the layer
+// selects, it is not known which of them leave.
 func holdersOf(layer *v1alpha1.Layer, children []v1alpha1.Child) []plan.Holder {
 	var holders []plan.Holder
 	selector, err := selectorOf(layer)
@@ -53,9 +53,11 @@ func holdersOf(layer *v1alpha1.Layer, children []v1alpha1.Child) []plan.Holder {
 		if !child.DeletionTimestamp.IsZero() || !onRecord(entryOf(child, layer.Name)) {
 			continue
 		}
+		goes := !layer.DeletionTimestamp.IsZero()
+		unknown := !goes && (err != nil || stays(layer, child))
 		holders = append(holders, plan.Holder{
-			Name: child.Name, UID: child.UID,
-			Leaves: !layer.DeletionTimestamp.IsZero() || err == nil && !selector.Matches(labels.Set(child.Labels)) && !stays(layer, child),
+			Name: child.Name, UID: child.UID, Unknown: unknown,
+			Leaves: goes || !unknown && !selector.Matches(labels.Set(child.Labels)),
 		})
 	}
 	return holders
@@ -133,7 +135,7 @@ func leavers(layer *v1alpha1.Layer, children []v1alpha1.Child, ready metav1.Cond
 		gone = "because the Layer is being deleted"
 	}
 	switch {
-	case removal.Held:
+	case removal.Held && ready.Reason != v1alpha1.ReasonInvalidSpec: // before the selector is corrected, nobody decides
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonRemovalHeld, short(plan.RemovalMessage(layer))
 	case len(stuck) > 0 && ready.Status == metav1.ConditionFalse && !goes:
 		ready.Message = short(fmt.Sprintf("%s; it cannot be removed from %d children %s, %s", ready.Message, removal.Blocked, gone, stuck[0].Name))

@@ -51,6 +51,43 @@ func TestInvalidSelector(t *testing.T) {
 	}
 }
 
+// TestInvalidSelectorHeld: a removal that waits for a person does so too while the selector cannot be used, and after that.
+func TestInvalidSelectorHeld(t *testing.T) {
+	s := standWith(t, 4, interceptor.Funcs{})
+	held := func(when string, layer *v1alpha1.Layer) {
+		t.Helper()
+		if r := layer.Status.Removal; r == nil || !r.Held || r.Waiting != 2 || grantedOf(layer) > 0 || len(s.woken) > 0 {
+			t.Errorf("%s the record is %+v, woken are %v", when, r, s.woken)
+		}
+	}
+	s.edit(t, typo)
+	if r := s.reconcile(t).Status.Removal; r == nil || !r.Held || r.Waiting != 4 {
+		t.Fatalf("after a typo the record is %+v", r)
+	}
+	for _, name := range []string{"c00", "c01"} {
+		child := &v1alpha1.Child{}
+		if err := s.client.Get(t.Context(), types.NamespacedName{Namespace: removed.Namespace, Name: name}, child); err != nil {
+			t.Fatal(err)
+		}
+		child.Labels = map[string]string{"tier": "tennant"}
+		if err := s.client.Update(t.Context(), child); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held("when two are selected again", s.reconcile(t))
+	s.edit(t, unusable)
+	layer := s.reconcile(t)
+	held("while the selector cannot be used", layer)
+	if c := readyOf(layer); c.Reason != v1alpha1.ReasonInvalidSpec {
+		t.Errorf("Ready is %+v", c)
+	}
+	s.edit(t, func(l *v1alpha1.Layer) { l.Spec.ClusterSelector.MatchExpressions = nil })
+	s.edit(t, typo)
+	s.reconcile(t)
+	s.now = s.now.Add(plan.RemovalSettle)
+	held("when it can", s.reconcile(t))
+}
+
 // TestInvalidSelectorInChild: a child keeps what it has of a layer whose selector cannot be used, says
 // so, and gets nothing of one that it did not have.
 func TestInvalidSelectorInChild(t *testing.T) {

@@ -35,8 +35,8 @@ const (
 type Holder struct {
 	Name string
 	UID  types.UID
-	// Leaves: the child is not to have the layer any more.
-	Leaves bool
+	// Leaves: the child is not to have the layer any more. Unknown: nobody can tell at the moment.
+	Leaves, Unknown bool
 }
 
 // Removal has the facts about the removal of one layer from children.
@@ -60,7 +60,8 @@ type Removal struct {
 //   - Grants that no person approved are at most the limit in any window, whatever the
 //     order of events, as long as each record comes from the one before.
 //   - What is held stays held until a person approves it, or nobody is to leave any more:
-//     it is not let go because time passes, or because there are fewer.
+//     it is not let go because time passes, or because there are fewer, or because nobody
+//     could tell for a while who is to leave.
 //   - An approval names the children and the wait. It releases no others, and these not a
 //     second time.
 func Guard(f Removal, now time.Time) (*v1alpha1.Removal, time.Duration) {
@@ -70,7 +71,7 @@ func Guard(f Removal, now time.Time) (*v1alpha1.Removal, time.Duration) {
 		before = *f.Recorded
 	}
 	next := &v1alpha1.Removal{Granted: stillGranted(before.Granted, f.Holders), Spent: stillSpent(before.Spent, now)}
-	waiting := waitingOf(f.Holders, next.Granted)
+	waiting := withUnknown(waitingOf(f.Holders, next.Granted), before, f.Holders)
 	if len(waiting) == 0 {
 		if len(next.Granted)+len(next.Spent) == 0 {
 			return nil, 0
@@ -91,15 +92,18 @@ func Guard(f Removal, now time.Time) (*v1alpha1.Removal, time.Duration) {
 	case now.Sub(since) < RemovalSettle:
 		return next, RemovalSettle - now.Sub(since)
 	}
-	let := min(len(waiting), mostGranted-len(next.Granted))
-	for _, h := range waiting[:let] {
+	var rest []Holder
+	for _, h := range waiting {
+		if h.Unknown || len(next.Granted) >= mostGranted {
+			rest = append(rest, h)
+			continue
+		}
 		next.Granted = append(next.Granted, v1alpha1.Grant{Name: h.Name, UID: h.UID, At: metav1.NewTime(now)})
 	}
-	rest := waiting[let:]
 	setWaiting(next, f.Layer, since, rest)
 	switch {
 	case !approved:
-		next.Spent = spend(next.Spent, now, let)
+		next.Spent = spend(next.Spent, now, len(waiting)-len(rest))
 	case len(rest) > 0:
 		next.Approved = next.Hash
 	}
@@ -136,7 +140,21 @@ func waitingOf(holders []Holder, granted []v1alpha1.Grant) []Holder {
 			waiting = append(waiting, h)
 		}
 	}
-	slices.SortFunc(waiting, func(a, b Holder) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(waiting, byName)
+	return waiting
+}
+
+func byName(a, b Holder) int { return strings.Compare(a.Name, b.Name) }
+
+// withUnknown are those that wait, and those that were held for a person and of which nobody can
+// tell by now whether they are to lose the layer. The record names enough of these for the hold to stay.
+func withUnknown(waiting []Holder, before v1alpha1.Removal, holders []Holder) []Holder {
+	for _, h := range holders {
+		if before.Held && h.Unknown && !h.Leaves && slices.Contains(before.Names, h.Name) {
+			waiting = append(waiting, h)
+		}
+	}
+	slices.SortFunc(waiting, byName)
 	return waiting
 }
 

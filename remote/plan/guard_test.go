@@ -44,6 +44,14 @@ func spentAt(ago time.Duration, children int32) func(*v1alpha1.Removal) {
 
 func isHeld(r *v1alpha1.Removal) { r.Held = true }
 
+// unknown are the same holders, of so many of which nobody can tell whether they are to lose the layer.
+func unknown(hs []Holder, first int) []Holder {
+	for i := range first {
+		hs[i].Leaves, hs[i].Unknown = false, true
+	}
+	return hs
+}
+
 func grants(names ...string) func(*v1alpha1.Removal) {
 	return func(r *v1alpha1.Removal) {
 		for _, n := range names {
@@ -93,6 +101,11 @@ func TestGuard(t *testing.T) {
 		"Back":          {"a grant ends when the child is to have the layer again", holders(12, 0), waited(holders(12, 0), 0, grants("c00")), false, "", false, "", false, 0},
 		"Gone":          {"a grant ends when the child has nothing of the layer, or is gone", holders(12, 0)[1:], waited(holders(12, 0), 0, grants("c00")), false, "", false, "", false, 0},
 		"Reborn":        {"a Child of the same name that was made again was not let go", reborn, waited(reborn, 0, grants("c00", "c01")), false, "", false, "c01", false, RemovalSettle},
+		"Unknown":       {"the selector cannot be used, and nobody has decided", unknown(holders(12, 0), 12), waited(holders(12, 4), long, isHeld), false, "", false, "", true, 0},
+		"UnknownAlone":  {"the selector cannot be used, and nobody was asked", unknown(holders(12, 0), 12), waited(holders(12, 2), long), false, "", false, "", false, 0},
+		"UnknownOther":  {"what was held is to have the layer again", unknown(holders(12, 0), 1), waited(holders(12, 4)[1:], long, isHeld), false, "", false, "", false, 0},
+		"UnknownGoes":   {"a person approved these, of which one is elsewhere", unknown(holders(4, 4), 1), waited(holders(4, 4), 0, isHeld), true, "", false, "c01 c02 c03", false, 0},
+		"UnknownGrant":  {"a grant ends when nobody can tell", unknown(holders(12, 0), 12), waited(holders(12, 0), 0, grants("c00")), false, "", false, "", false, 0},
 		"ClockWentBack": {"the clock went back: the wait begins anew", holders(12, 1), waited(holders(12, 1), -time.Hour), false, "", false, "", false, RemovalSettle},
 	} {
 		t.Run(name, func(t *testing.T) {
