@@ -210,8 +210,8 @@ type layerNotes struct {
 	// leftover: the child has something that the layer no longer declares, and that is to be
 	// deleted.
 	leftover bool
-	// awaiting is since when that waits for the Kustomization that declares the layer.
-	awaiting time.Time
+	// awaiting is about its wait for the Kustomization that declares the layer.
+	awaiting awaiting
 	// deleting is about deletes that have begun and are not confirmed.
 	deleting deleting
 	// migration that the last rendering of providers took.

@@ -22,6 +22,13 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
+// awaiting is what is known of a wait for the Kustomization that declares a layer.
+type awaiting struct {
+	// digest of the rendering that it is for, and since when: what another commit drops waits anew.
+	digest string
+	since  time.Time
+}
+
 // awaitsDeclarer is an error while the Kustomization that declares the layer has not applied the revision
 // that the layer is rendered from. The same commit may give what the layer no longer declares to
 // another Layer, which is not there before that. A Kustomization that does not get so far is waited for
@@ -29,13 +36,14 @@ import (
 func (s *seeding) awaitsDeclarer(ctx context.Context) error {
 	by := s.declarer(ctx)
 	if by == nil {
-		s.notes.awaiting = time.Time{}
+		s.notes.awaiting = awaiting{}
 		return nil
 	}
-	if s.notes.awaiting.IsZero() {
-		s.notes.awaiting = s.Now()
+	w := &s.notes.awaiting
+	if w.since.IsZero() || w.digest != s.rendered.digest {
+		*w = awaiting{digest: s.rendered.digest, since: s.Now()}
 	}
-	if s.Now().Sub(s.notes.awaiting) >= inventory.HandOverBound {
+	if s.Now().Sub(w.since) >= inventory.HandOverBound {
 		return nil
 	}
 	return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf(

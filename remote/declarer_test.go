@@ -203,6 +203,12 @@ func TestDeclarerBehind(t *testing.T) {
 			if waits := entry.Reason == v1alpha1.ReasonHandOverPending; waits != tc.waits {
 				t.Errorf("%s: it is %s: %s", tc.reason, entry.Reason, entry.Message)
 			}
+			if tc.after > 0 {
+				s.rendered = &rendered{digest: "sha256:2"}
+				if s.pruneLayers(t.Context()); entry.Reason != v1alpha1.ReasonHandOverPending {
+					t.Errorf("%s: what the next commit drops is not waited for: it is %s: %s", tc.reason, entry.Reason, entry.Message)
+				}
+			}
 		})
 	}
 }

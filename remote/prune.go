@@ -95,7 +95,7 @@ func (s *seeding) leaves(rec *record.Record, entry *v1alpha1.ChildLayer) {
 	left := len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
 	if !left {
 		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = nil }) // all of it is declared again
-		s.notes.awaiting = time.Time{}
+		s.notes.awaiting = awaiting{}
 	}
 	s.leftover = s.layer.Spec.Prune && left
 	s.notes.leftover = s.leftover
@@ -113,7 +113,7 @@ func (s *seeding) pruned(entry *v1alpha1.ChildLayer, res apply.Result) error {
 	if rest := underWay(res); len(rest) > 0 {
 		return s.stillDeleting(rest)
 	}
-	s.notes.leftover, s.notes.deleting = false, deleting{}
+	s.notes.leftover, s.notes.deleting, s.notes.awaiting = false, deleting{}, awaiting{}
 	return nil
 }
 
