@@ -165,6 +165,27 @@ func (m *met) contact(t *testing.T) *v1alpha1.Child {
 	return child
 }
 
+// keeps puts the record of a layer into the child, as who has that mark wrote it.
+func (m *met) keeps(t *testing.T, layer string, mark epoch.Mark) {
+	t.Helper()
+	theirs := &records.Record{Layer: types.NamespacedName{Namespace: m.key.Namespace, Name: layer}, Parent: mark}
+	there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()
+	if err := theirs.Put(t.Context(), there); err != nil {
+		t.Fatal(err)
+	}
+	cm := &corev1.ConfigMap{}
+	if err := there.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: records.Name(theirs.Layer)}, cm); err != nil {
+		t.Fatal(err)
+	}
+	cm.TypeMeta = metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.far.record != nil {
+		cm.ResourceVersion = m.far.record.ResourceVersion + "1"
+	}
+	m.far.record, m.writes = cm, nil
+}
+
 // TestFirstContactFails: a cluster that answers, and does not show what it has, is told of by the
 // Child, and is not kept from another Child whose cluster it is.
 func TestFirstContactFails(t *testing.T) {
@@ -215,6 +236,61 @@ func TestTakeOverWaits(t *testing.T) {
 	child = m.contact(t)
 	if child.Status.Identity.TakingOver || len(m.writes) == 0 {
 		t.Errorf("nothing is taken over once it may be: %+v", child.Status)
+	}
+}
+
+// TestSupersededNewLayer: a child that another management cluster took over gets no layer either of which
+// it has no record. By its record that one would find itself superseded.
+func TestSupersededNewLayer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// holder of the record of the layer that this tier pushed before.
+		holder string
+		// told: the Child says who has it. unpushed: it does not have the other layer of this tier.
+		told, unpushed bool
+		own            string
+		superseded     bool
+	}{
+		"Told":       {"it is known that another one has the child", "there", true, false, "near", true},
+		"Untold":     {"nobody has looked at the other record since", "there", false, false, "near", true},
+		"Ours":       {"the child is this tier's", "here", false, false, "near", false},
+		"Returned":   {"the child is this tier's again", "here", true, false, "near", false},
+		"Below":      {"the child is a management cluster, and has a layer of its own", "there", false, true, "near", false},
+		"OwnCluster": {"the tier above has a layer of that name in this tier's own cluster", "there", false, false, "far", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMet(t)
+			m.children.own = tc.own
+			m.keeps(t, "other", epoch.Mark{Epoch: 7, Holder: tc.holder})
+			child := &v1alpha1.Child{}
+			if err := m.client.Get(t.Context(), m.key, child); err != nil {
+				t.Fatal(err)
+			}
+			other := layerOn("other")
+			other.Namespace, other.Spec.ClusterSelector.MatchLabels = m.key.Namespace, child.Labels
+			other.Spec.Suspend = true // so that nobody looks at its record
+			if err := m.client.Create(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+			child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "far"}
+			if !tc.unpushed {
+				child.Status.Layers = []v1alpha1.ChildLayer{{Name: "other", Ready: true, Reason: v1alpha1.ReasonSucceeded, Digest: "sha256:a", LastAttemptedDigest: "sha256:a", Objects: 1}}
+			}
+			if tc.told {
+				child.Status.SupersededBy = &v1alpha1.Epoch{Number: 7, Holder: "there"}
+			}
+			if err := m.client.Status().Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			child = m.contact(t)
+			entry, by := entryOf(child, "app"), child.Status.SupersededBy
+			if entry == nil || (entry.Reason == v1alpha1.ReasonSuperseded) != tc.superseded {
+				t.Fatalf("%s: the layer is %+v", tc.reason, entry)
+			}
+			if tc.superseded && (len(m.writes) > 0 || by == nil || by.Number != 7 || by.Holder != "there") {
+				t.Errorf("%s: written %v, superseded by %v", tc.reason, m.writes, by)
+			}
+		})
 	}
 }
 

@@ -58,8 +58,8 @@ type push struct {
 	listed map[string]*corev1.ConfigMap
 	// installed is the image of the child's agent, nil until it is read.
 	installed *string
-	// foreign: another management cluster has the record of a layer.
-	foreign bool
+	// foreign: another management cluster has the record of a layer. ours: none took the child over.
+	foreign, ours bool
 }
 
 // seedAll brings each selected layer into the child and releases the layers that no

@@ -33,6 +33,11 @@ func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry
 	if err := p.fromEarlier(ctx, rec, entry); err != nil {
 		return nil, err
 	}
+	if !rec.Exists() {
+		if err := p.stillHere(ctx, layer.Name); err != nil {
+			return nil, err
+		}
+	}
 	if err := p.claim(ctx, rec); err != nil {
 		return nil, err
 	}
@@ -40,6 +45,38 @@ func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry
 		return nil, err
 	}
 	return rec, nil
+}
+
+// stillHere makes sure, once in a push, that no other management cluster took the child over, for a layer that
+// has no record there. Who does marks all records, so that one of another layer which this tier pushed tells; all of them
+// where the Child says already that it was taken. In the tier's own cluster they are the tier's above by right.
+func (p *push) stillHere(ctx context.Context, layer string) error {
+	if p.ours || p.ownCluster() {
+		return nil
+	}
+	for i := range p.child.Status.Layers {
+		entry := &p.child.Status.Layers[i]
+		if entry.Name == layer || !onRecord(entry) {
+			continue
+		}
+		rec, err := record.Get(ctx, p.readRecord, types.NamespacedName{Namespace: p.child.Namespace, Name: entry.Name})
+		switch {
+		case errors.Is(err, record.ErrUnusable):
+			continue // that is an error of its layer
+		case err != nil:
+			return cannotReach(err)
+		case !rec.Exists():
+			continue
+		}
+		if err := p.claim(ctx, rec); err != nil {
+			return err
+		}
+		if p.child.Status.SupersededBy == nil {
+			break
+		}
+	}
+	p.ours = true
+	return nil
 }
 
 // recover finds in the child what a layer applied whose record somebody deleted there, though the Child's
@@ -212,6 +249,7 @@ func (p *push) putRecord(ctx context.Context, rec *record.Record, entry *v1alpha
 	case err != nil:
 		return reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}
+	p.ours = true
 	noteRecord(entry, rec)
 	if err := p.dropEarlier(ctx, rec.Layer); err != nil {
 		return err
