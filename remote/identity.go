@@ -230,10 +230,11 @@ func (p *push) takeOver(ctx context.Context) error {
 	if err != nil {
 		return cannotReach(err)
 	}
-	p.child.Status.SupersededBy = nil
 	for _, s := range p.layers {
 		*s.notes = layerNotes{} // the other one may have changed what was known of it
 	}
+	p.taking = true
+	defer func() { p.taking = false }()
 	var taken []string
 	for _, rec := range records {
 		from := rec.Parent
@@ -254,7 +255,10 @@ func (p *push) takeOver(ctx context.Context) error {
 			return err
 		}
 	}
-	id.TakingOver = false
+	// All of it is done again until here.
+	if id.TakingOver = false; !p.foreign {
+		p.child.Status.SupersededBy = nil
+	}
 	p.Events.Eventf(p.child, corev1.EventTypeNormal, "TakenOver", "the records of layers are taken over from %s", strings.Join(taken, ", "))
 	return nil
 }

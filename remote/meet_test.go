@@ -1,7 +1,9 @@
 package remote
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,9 +14,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -22,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -300,26 +305,7 @@ func TestApprovalIsUsedUp(t *testing.T) {
 	for name, approval := range map[string]string{"Number": "7/there", "HolderAlone": "there"} {
 		t.Run(name, func(t *testing.T) {
 			m := newMet(t)
-			layer := types.NamespacedName{Namespace: "fleet", Name: "app"}
-			marked := func(mark epoch.Mark) {
-				t.Helper()
-				there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()
-				theirs := &records.Record{Layer: layer, Parent: mark}
-				if err := theirs.Put(t.Context(), there); err != nil {
-					t.Fatal(err)
-				}
-				cm := &corev1.ConfigMap{}
-				if err := there.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: records.Name(layer)}, cm); err != nil {
-					t.Fatal(err)
-				}
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				if m.far.record != nil {
-					cm.ResourceVersion = m.far.record.ResourceVersion + "1"
-				}
-				m.far.record, m.writes = cm, nil
-			}
-			marked(epoch.Mark{Epoch: 7, Holder: "there"})
+			m.keeps(t, "app", epoch.Mark{Epoch: 7, Holder: "there"})
 			child := &v1alpha1.Child{}
 			if err := m.client.Get(t.Context(), m.key, child); err != nil {
 				t.Fatal(err)
@@ -336,7 +322,7 @@ func TestApprovalIsUsedUp(t *testing.T) {
 			if child = m.contact(t); child.Status.SupersededBy != nil || len(m.writes) == 0 {
 				t.Fatalf("it is not taken over: written %v, superseded by %v", m.writes, child.Status.SupersededBy)
 			}
-			marked(epoch.Mark{Epoch: 9, Holder: "there"})
+			m.keeps(t, "app", epoch.Mark{Epoch: 9, Holder: "there"})
 			child.Status.SupersededBy = &v1alpha1.Epoch{Number: 9, Holder: "there"} // as the next comparison finds
 			if err := m.client.Status().Update(t.Context(), child); err != nil {
 				t.Fatal(err)
@@ -350,6 +336,70 @@ func TestApprovalIsUsedUp(t *testing.T) {
 			p := &push{run: &run{child: child}}
 			if p.takesOver(epoch.Mark{Epoch: 9, Holder: "there"}) {
 				t.Error("the record of a layer may be taken over once more")
+			}
+		})
+	}
+}
+
+// TestLastingApproval: an approval without a number, which counts for whatever its process leaves, is taken off by the
+// take-over that it allows, whether the Child said before who has it, and also if that fails at first.
+func TestLastingApproval(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		told   bool
+		// fails: the first patch that takes it off is refused.
+		fails bool
+		// written: the first contact marks records.
+		written bool
+	}{
+		"LeftBehind": {"an earlier version left it there, and the record is what tells", false, false, false},
+		"Conflict":   {"somebody changed the Child meanwhile", true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMet(t)
+			m.keeps(t, "app", epoch.Mark{Epoch: 9, Holder: "there"})
+			child := &v1alpha1.Child{}
+			if err := m.client.Get(t.Context(), m.key, child); err != nil {
+				t.Fatal(err)
+			}
+			child.Annotations = map[string]string{v1alpha1.ApproveTakeOverAnnotation: "there"}
+			if err := m.client.Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "far"}
+			if tc.told {
+				child.Status.SupersededBy = &v1alpha1.Epoch{Number: 9, Holder: "there"}
+			}
+			if err := m.client.Status().Update(t.Context(), child); err != nil {
+				t.Fatal(err)
+			}
+			fails := tc.fails
+			m.children.Client = interceptor.NewClient(m.client.(client.WithWatch), interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+					if fails {
+						fails = false
+						return apierrors.NewConflict(schema.GroupResource{Resource: "children"}, o.GetName(), errors.New("it was changed"))
+					}
+					return c.Patch(ctx, o, patch, opts...)
+				},
+			})
+			marks := func() bool {
+				return slices.ContainsFunc(m.writes, func(write string) bool { return strings.HasPrefix(write, "PUT ") })
+			}
+			child = m.contact(t)
+			if by := child.Status.SupersededBy; marks() != tc.written || by == nil || by.Number != 9 {
+				t.Fatalf("%s: at first, written %v, superseded by %v", tc.reason, m.writes, by)
+			}
+			m.children.forget(m.key)
+			child = m.contact(t)
+			if approval := child.Annotations[v1alpha1.ApproveTakeOverAnnotation]; !marks() || approval != "" || child.Status.SupersededBy != nil {
+				t.Fatalf("%s: it is not taken over: written %v, approved %q, superseded by %v", tc.reason, m.writes, approval, child.Status.SupersededBy)
+			}
+			m.keeps(t, "app", epoch.Mark{Epoch: 11, Holder: "there"})
+			m.children.forget(m.key)
+			child = m.contact(t)
+			if by := child.Status.SupersededBy; marks() || by == nil || by.Number != 11 {
+				t.Errorf("%s: it was taken over once more: written %v, superseded by %v", tc.reason, m.writes, by)
 			}
 		})
 	}

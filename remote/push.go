@@ -60,6 +60,8 @@ type push struct {
 	installed *string
 	// foreign: another management cluster has the record of a layer. ours: none took the child over.
 	foreign, ours bool
+	// taking: the records that another management cluster left are taken over.
+	taking bool
 }
 
 // seedAll brings each selected layer into the child and releases the layers that no

@@ -224,10 +224,11 @@ func (p *push) noteOwner() {
 }
 
 // takesOver reports whether this tier may take the child over from a process outside of
-// its history: at the first contact, or because a person said so.
+// its history: at the first contact, or because a person said so. An approval that has to be taken off
+// counts where that is done.
 func (p *push) takesOver(from epoch.Mark) bool {
-	approved, _ := epoch.Approves(p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation], from)
-	return p.child.Status.Identity.TakingOver || approved
+	approved, lasts := epoch.Approves(p.child.Annotations[v1alpha1.ApproveTakeOverAnnotation], from)
+	return p.child.Status.Identity.TakingOver || approved && (p.taking || !lasts)
 }
 
 // putRecord writes a record, and what the Child's status has of it. The identity of the
