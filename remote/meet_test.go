@@ -376,7 +376,7 @@ func TestLastingApproval(t *testing.T) {
 			fails := tc.fails
 			m.children.Client = interceptor.NewClient(m.client.(client.WithWatch), interceptor.Funcs{
 				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
-					if fails {
+					if fails && o.GetAnnotations()[v1alpha1.ApproveTakeOverAnnotation] == "" {
 						fails = false
 						return apierrors.NewConflict(schema.GroupResource{Resource: "children"}, o.GetName(), errors.New("it was changed"))
 					}
