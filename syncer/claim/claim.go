@@ -18,6 +18,9 @@
 // Which one a cluster is, it says itself: that proves nothing about the cluster of a
 // kubeconfig that another team has written.
 //
+// A Layer applies to the clusters of Children, and is not rendered here. One that is akin, and has not
+// applied there what it declares by now, may declare anything, as an owner that cannot be rendered.
+//
 // Failure model: an owner that cannot be read is an error, never an absent claim. One
 // that cannot be rendered claims what it has on record.
 package claim
@@ -38,6 +41,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -59,7 +63,10 @@ type Claims struct {
 	Identify func(ctx context.Context, namespace string, ref target.Ref) (target.Ref, error)
 	// Kustomizations and HelmReleases tell what these declare.
 	Kustomizations, HelmReleases Declarer
-	Now                          func() time.Time
+	// Layers are those that are to have something in a cluster, and have not applied there what they declare
+	// by now. Empty is the cluster that we run in. Nil asks for none.
+	Layers func(ctx context.Context, cluster string) ([]*v1alpha1.Layer, error)
+	Now    func() time.Time
 
 	mu         sync.Mutex
 	index      index
@@ -247,8 +254,11 @@ func installing(o client.Object) bool {
 // EntryOf identifies an owner.
 func EntryOf(o client.Object) inventory.Entry {
 	e := inventory.Entry{Namespace: o.GetNamespace(), Name: o.GetName(), Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind}
-	if _, ok := o.(*helmv2.HelmRelease); ok {
+	switch o.(type) {
+	case *helmv2.HelmRelease:
 		e.Group, e.Kind = helmv2.GroupVersion.Group, helmv2.HelmReleaseKind
+	case *v1alpha1.Layer:
+		e.Group, e.Kind = v1alpha1.GroupVersion.Group, "Layer"
 	}
 	return e
 }

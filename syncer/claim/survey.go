@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
@@ -109,7 +110,34 @@ func (s *survey) claims(ctx context.Context) (*claims, error) {
 			return nil, fmt.Errorf("cannot find out who else declares the objects of %s: %w", self, err)
 		}
 	}
-	return s.found, nil
+	return s.found, s.layers(ctx)
+}
+
+// layers adds the Layers of which the cluster is about to get something: what the commit moves to one of them is deleted
+// else before it has that. Being of one namespace tells nothing: all Layers of a fleet are.
+func (s *survey) layers(ctx context.Context) error {
+	if s.Layers == nil {
+		return nil
+	}
+	cluster := s.at.Cluster
+	if !s.at.Local() && cluster == "" {
+		if s.Identify != nil {
+			cluster, _ = s.cluster(ctx, s.self.GetNamespace(), s.at)
+		}
+		if cluster == "" {
+			return nil
+		}
+	}
+	layers, err := s.Layers(ctx, cluster)
+	if err != nil {
+		return fmt.Errorf("cannot find out which Layers are to have objects of %s: %w", s.found.self, err)
+	}
+	for _, l := range layers {
+		if sourceOf(l) == sourceOf(s.self) || s.parent != "" && parentOf(l) == s.parent {
+			s.found.unsure = append(s.found.unsure, EntryOf(l))
+		}
+	}
+	return nil
 }
 
 // drops reports whether self applied an owner and no longer declares it. It goes, and
@@ -339,6 +367,10 @@ func sourceOf(o client.Object) string {
 		case o.Spec.Chart != nil:
 			ref := o.Spec.Chart.Spec.SourceRef
 			kind, namespace, name = ref.Kind, ref.Namespace, ref.Name
+		}
+	case *v1alpha1.Layer:
+		if o.Spec.SourceRef != nil {
+			kind, namespace, name = o.Spec.SourceRef.Kind, o.Spec.SourceRef.Namespace, o.Spec.SourceRef.Name
 		}
 	}
 	if namespace == "" {

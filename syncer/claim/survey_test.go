@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -354,6 +355,57 @@ func TestSurveysTogether(t *testing.T) {
 			}
 			if got := on(first, "a"); !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: the first is told %+v, want %+v", tc.reason, got, want)
+			}
+		})
+	}
+}
+
+// TestLayers: what a commit moves to a Layer that has not applied it yet stays, if the Layer may have to do with the one
+// that drops it.
+func TestLayers(t *testing.T) {
+	config := inventory.Entry{Namespace: "x", Name: "a", Kind: "ConfigMap", Version: "v1"}
+	there := target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}
+	for name, tc := range map[string]struct {
+		reason string
+		// source of the Layer, in the namespace apps, and the Kustomization that declares it.
+		source, parent string
+		at             target.Ref
+		fails          error
+		asked          string
+		want           string
+	}{
+		"Source":     {"both are of one repository", "git", "", there, nil, "uid", "Layer/fleet/app"},
+		"Parent":     {"one Kustomization declares both", "else", "root", there, nil, "uid", "Layer/fleet/app"},
+		"Stranger":   {"it has nothing to do with it", "else", "other", there, nil, "uid", ""},
+		"Local":      {"the cluster is the tier's own", "git", "", target.Ref{}, nil, "", "Layer/fleet/app"},
+		"Identified": {"the cluster is asked which one it is", "git", "", target.Ref{Kind: "Secret", Name: "tenant"}, nil, "uid", "Layer/fleet/app"},
+		"Unknown":    {"the cluster does not tell", "git", "", target.Ref{Kind: "Secret", Name: "mute"}, nil, "nobody", ""},
+		"Unread":     {"nobody knows which Layers there are", "git", "", there, errors.New("the cache is away"), "uid", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "app"}}
+			layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Namespace: "apps", Name: tc.source}
+			if tc.parent != "" {
+				layer.Labels = map[string]string{kustomizev1.GroupVersion.Group + "/name": tc.parent, kustomizev1.GroupVersion.Group + "/namespace": "apps"}
+			}
+			asked := "nobody"
+			claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Identify: identify, Now: func() time.Time { return noon }}
+			claims.Layers = func(_ context.Context, cluster string) ([]*v1alpha1.Layer, error) {
+				asked = cluster
+				return []*v1alpha1.Layer{layer}, tc.fails
+			}
+			got, err := claims.Except(of("old", "old"), tc.at, Applied{})(t.Context(), config, inventory.Entry{})
+			if (err != nil) != (tc.fails != nil) || asked != tc.asked {
+				t.Fatalf("%s: asked about %q, %v", tc.reason, asked, err)
+			}
+			if got.Owner != tc.want || got.Owner != "" && (got.Kind != apply.Declared || !got.Unsure) {
+				t.Errorf("%s: the claim is %+v, want one of %q", tc.reason, got, tc.want)
 			}
 		})
 	}

@@ -1,0 +1,75 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+)
+
+// Unsettled are the Layers that select a Child of a cluster, which is this tier's own if it is empty, and have not been
+// applied there at the newest revision of their source: what a commit takes out of a Kustomization for one of
+// them is not there yet.
+func (r *Children) Unsettled(ctx context.Context, cluster string) ([]*v1alpha1.Layer, error) {
+	var err error
+	if cluster == "" {
+		if cluster, err = r.ownUID(ctx); err != nil {
+			return nil, err
+		}
+	}
+	children := &v1alpha1.ChildList{}
+	if err := r.Client.List(ctx, children, client.MatchingFields{identityIndex: cluster}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("cannot list the Children of a cluster: %w", err)
+	}
+	var unsettled []*v1alpha1.Layer
+	for i := range children.Items {
+		child := &children.Items[i]
+		if !child.DeletionTimestamp.IsZero() || child.Spec.Suspend || managedElsewhere(child) != nil {
+			continue
+		}
+		layers := &v1alpha1.LayerList{}
+		if err := r.Client.List(ctx, layers, client.InNamespace(child.Namespace)); err != nil {
+			return nil, fmt.Errorf("cannot list Layers: %w", err)
+		}
+		for j := range layers.Items {
+			layer := &layers.Items[j]
+			if !layer.DeletionTimestamp.IsZero() || layer.Spec.Suspend || layer.Spec.SourceRef == nil {
+				continue
+			}
+			// As long as the Clusters are not listed, it may select any.
+			if of, known := LabelsOf(child, r.Clusters, &layer.Spec.ClusterSelector); known && !Concerns(layer, child, of) {
+				continue
+			}
+			if newest := r.Snapshots.Get(layerSource(layer)); newest != nil && r.unsettled(layer, entryOf(child, layer.Name), newest.Revision) {
+				unsettled = append(unsettled, layer)
+			}
+		}
+	}
+	return unsettled, nil
+}
+
+// unsettled reports whether a layer may get something at a revision that it does not have yet. One that has failed
+// for long is not waited for; nor is one that has all of it, and waits for health or for a decision about what goes.
+func (r *Children) unsettled(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, revision string) bool {
+	switch {
+	case entry == nil:
+		return true
+	case entry.Ready:
+		return entry.Revision != revision || entry.ObservedGeneration != layer.Generation
+	case entry.Revision == revision && entry.ObservedGeneration == layer.Generation && deletesOrWaits(entry.Reason):
+		return false
+	}
+	return r.Now().Sub(entry.Since.Time) < inventory.HandOverBound
+}
+
+// deletesOrWaits reports whether a layer with this reason, and the revision that it is to have, has been applied.
+func deletesOrWaits(why string) bool {
+	switch why {
+	case v1alpha1.ReasonHandOverPending, v1alpha1.ReasonPruneBlocked, v1alpha1.ReasonPruneFailed, v1alpha1.ReasonHealthCheckFailed, v1alpha1.ReasonProgressing:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,78 @@
+package remote
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// TestUnsettled: what a Kustomization no longer declares in a cluster waits for the Layers that are to have something
+// there, as long as they do not have what their source has by now.
+func TestUnsettled(t *testing.T) {
+	const bound = inventory.HandOverBound
+	has := func(revision, why string, since time.Duration) *v1alpha1.ChildLayer {
+		return &v1alpha1.ChildLayer{
+			Name: "app", Revision: revision, Ready: why == v1alpha1.ReasonSucceeded, Reason: why, ObservedGeneration: 1, Since: metav1.NewTime(start.Add(-since)),
+		}
+	}
+	type fleet struct {
+		child *v1alpha1.Child
+		layer *v1alpha1.Layer
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		entry   *v1alpha1.ChildLayer
+		cluster string
+		change  func(f fleet)
+		want    bool
+	}{
+		"Settled":    {"it has what its source has", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
+		"Behind":     {"it has the commit before", has("r1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
+		"New":        {"it has nothing yet", nil, "far", nil, true},
+		"Changed":    {"its path is another one by now", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", func(f fleet) { f.layer.Generation = 2 }, true},
+		"Waits":      {"it waits for another layer", has("r1", v1alpha1.ReasonDependencyNotReady, time.Minute), "far", nil, true},
+		"Fails":      {"it has failed for long", has("r1", v1alpha1.ReasonBuildFailed, bound), "far", nil, false},
+		"Unhealthy":  {"all of it is there, and is not healthy yet", has("r2", v1alpha1.ReasonProgressing, time.Minute), "far", nil, false},
+		"Deletes":    {"what it no longer declares waits for the Kustomization", has("r2", v1alpha1.ReasonHandOverPending, time.Minute), "far", nil, false},
+		"Elsewhere":  {"it is about another cluster", nil, "other", nil, false},
+		"Own":        {"the Child is this tier's own cluster", nil, "", func(f fleet) { f.child.Status.Identity.KubeSystemUID = "near" }, true},
+		"NotOwn":     {"the Child is not", nil, "", nil, false},
+		"Others":     {"it is for other clusters", nil, "far", func(f fleet) { f.child.Labels = nil }, false},
+		"Suspended":  {"nobody knows when it goes on", nil, "far", func(f fleet) { f.layer.Spec.Suspend = true }, false},
+		"Child":      {"nor when its Child does", nil, "far", func(f fleet) { f.child.Spec.Suspend = true }, false},
+		"Sourceless": {"it has no source, from which something could come", nil, "far", func(f fleet) { f.layer.Spec.SourceRef = nil }, false},
+		"Unfetched":  {"its source was not fetched", nil, "far", func(f fleet) { f.layer.Spec.SourceRef.Name = "other" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child, layer := childNamed("alpha", nil), layerOn("app")
+			child.Labels = map[string]string{"tier": "tenant"}
+			child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "far"}
+			if tc.entry != nil {
+				child.Status.Layers = []v1alpha1.ChildLayer{*tc.entry}
+			}
+			layer.Generation, layer.Spec.ClusterSelector.MatchLabels = 1, map[string]string{"tier": "tenant"}
+			layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet"}
+			key := layerSource(layer)
+			if tc.change != nil {
+				tc.change(fleet{&child, layer})
+			}
+			c := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(&child, layer).
+				WithIndex(&v1alpha1.Child{}, identityIndex, func(o client.Object) []string {
+					return []string{o.(*v1alpha1.Child).Status.Identity.KubeSystemUID}
+				}).Build()
+			r := &Children{Client: c, Snapshots: source.NewSnapshots(), Now: func() time.Time { return start.Time }, own: "near"}
+			r.Snapshots.Put(key, &source.Snapshot{Revision: "r2"})
+			got, err := r.Unsettled(t.Context(), tc.cluster)
+			if err != nil || (len(got) == 1) != tc.want {
+				t.Errorf("%s: unsettled are %v, %v; want one: %t", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
