@@ -1,10 +1,12 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -20,6 +22,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/selection"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // awaiting is what is known of a wait for the Kustomization that declares a layer.
@@ -31,10 +34,14 @@ type awaiting struct {
 
 // awaitsDeclarer is an error while the Kustomization that declares the layer has not applied the revision
 // that the layer is rendered from. The same commit may give what the layer no longer declares to
-// another Layer, which is not there before that. A Kustomization that does not get so far is waited for
+// another Layer, which is not there before that. So is it while one that applies to the child has not: that may be the
+// new owner. A Kustomization that does not get so far is waited for
 // as long as one that is to take an object over from another.
 func (s *seeding) awaitsDeclarer(ctx context.Context) error {
 	by := s.declarer(ctx)
+	if by == nil {
+		by = s.applier(ctx)
+	}
 	if by == nil {
 		s.notes.awaiting = awaiting{}
 		return nil
@@ -47,15 +54,14 @@ func (s *seeding) awaitsDeclarer(ctx context.Context) error {
 		return nil
 	}
 	return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf(
-		"what the layer no longer declares stays until Kustomization %s, which declares the Layer, has applied revision %s: another Layer may take it over; after %d minutes it is deleted all the same",
+		"what the layer no longer declares stays until Kustomization %s has applied revision %s: it may take it over, or a Layer that it declares; after %d minutes it is deleted all the same",
 		by, s.revision(), int(inventory.HandOverBound.Minutes())))
 }
 
 // declarer names the Kustomization that declares the layer, if it is of the same source and has applied
 // neither what the layer is rendered from nor what is newest; else nil.
 func (s *seeding) declarer(ctx context.Context) *types.NamespacedName {
-	labels, group := s.layer.Labels, kustomizev1.GroupVersion.Group
-	name := types.NamespacedName{Namespace: labels[group+"/namespace"], Name: labels[group+"/name"]}
+	name := appliedBy(s.layer)
 	if name.Name == "" || s.layer.Spec.SourceRef == nil {
 		return nil
 	}
@@ -63,15 +69,81 @@ func (s *seeding) declarer(ctx context.Context) *types.NamespacedName {
 	if err := s.Client.Get(ctx, name, k); err != nil {
 		return nil // gone, or not watched by this agent, which tells nothing of it then
 	}
-	key := layerSource(s.layer)
-	if from := k.Spec.SourceRef; from.Kind != key.Kind || from.Name != key.Name || from.Namespace != key.Namespace && (from.Namespace != "" || name.Namespace != key.Namespace) {
-		return nil
-	}
-	newest := s.Snapshots.Get(key)
-	if appliedAll(k, s.revision()) || newest != nil && appliedAll(k, newest.Revision) {
+	if !s.isBehind(k) {
 		return nil
 	}
 	return &name
+}
+
+// applier names a Kustomization of the layer's source that applies to the child and has applied neither
+// what the layer is rendered from nor what is newest; nil without one.
+func (s *seeding) applier(ctx context.Context) *types.NamespacedName {
+	if s.layer.Spec.SourceRef == nil {
+		return nil
+	}
+	all := &kustomizev1.KustomizationList{}
+	if err := s.Client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // not watched either
+	}
+	for i := range all.Items {
+		if k := &all.Items[i]; k.DeletionTimestamp.IsZero() && !k.Spec.Suspend && s.isBehind(k) && s.isFor(k) && !s.isHeldUp(k, all.Items, map[types.NamespacedName]bool{}) {
+			name := client.ObjectKeyFromObject(k)
+			return &name
+		}
+	}
+	return nil
+}
+
+// isBehind reports whether a Kustomization is of the layer's source and has applied neither what the layer is
+// rendered from nor what is newest.
+func (s *seeding) isBehind(k *kustomizev1.Kustomization) bool {
+	key, from := layerSource(s.layer), k.Spec.SourceRef
+	if from.Kind != key.Kind || from.Name != key.Name || cmp.Or(from.Namespace, k.Namespace) != key.Namespace {
+		return false
+	}
+	newest := s.Snapshots.Get(key)
+	return !appliedAll(k, s.revision()) && (newest == nil || !appliedAll(k, newest.Revision))
+}
+
+// isFor reports whether a Kustomization applies to the child, as far as it has that on record. One that has
+// not applied anything yet may name the kubeconfig of the child.
+func (s *seeding) isFor(k *kustomizev1.Kustomization) bool {
+	at := target.Of(k, "")
+	if at.Local() {
+		return s.ownCluster()
+	}
+	if on, err := target.Decode(k.Annotations[target.Annotation]); err == nil {
+		at = at.Record(&on)
+	}
+	if id := s.child.Status.Identity; at.Cluster != "" && id != nil {
+		return at.Cluster == id.KubeSystemUID
+	}
+	ref := s.kubeconfigRef(s.cluster)
+	return k.Namespace == s.child.Namespace && at.Kind == ref.kind && at.Name == ref.name
+}
+
+// isHeldUp reports whether a Kustomization waits, by its dependencies, for the health of what declares the layer or its
+// Child: that may be this very layer, and each would wait for the other.
+func (s *seeding) isHeldUp(k *kustomizev1.Kustomization, all []kustomizev1.Kustomization, seen map[types.NamespacedName]bool) bool {
+	for _, d := range k.Spec.DependsOn {
+		on := types.NamespacedName{Namespace: cmp.Or(d.Namespace, k.Namespace), Name: d.Name}
+		at := slices.IndexFunc(all, func(k kustomizev1.Kustomization) bool { return client.ObjectKeyFromObject(&k) == on })
+		if at < 0 || seen[on] {
+			continue
+		}
+		seen[on] = true
+		waits := all[at].Spec.Wait || len(all[at].Spec.HealthChecks) > 0
+		if waits && (on == appliedBy(s.layer) || on == appliedBy(s.child)) || s.isHeldUp(&all[at], all, seen) {
+			return true
+		}
+	}
+	return false
+}
+
+// appliedBy names the Kustomization that applied an object, by its labels.
+func appliedBy(o client.Object) types.NamespacedName {
+	labels, group := o.GetLabels(), kustomizev1.GroupVersion.Group
+	return types.NamespacedName{Namespace: labels[group+"/namespace"], Name: labels[group+"/name"]}
 }
 
 // appliedAll reports whether a Kustomization has applied all that it declares at a revision, whatever

@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // TestSplitLayer: what one commit takes out of a layer is not deleted before it is known that no Layer
@@ -208,6 +209,70 @@ func TestDeclarerBehind(t *testing.T) {
 				if s.pruneLayers(t.Context()); entry.Reason != v1alpha1.ReasonHandOverPending {
 					t.Errorf("%s: what the next commit drops is not waited for: it is %s: %s", tc.reason, entry.Reason, entry.Message)
 				}
+			}
+		})
+	}
+}
+
+// TestApplierBehind: what one commit moves from a layer to a Kustomization that applies to the child is not deleted before
+// that one has it.
+func TestApplierBehind(t *testing.T) {
+	named := func(name string, changes ...func(*kustomizev1.Kustomization)) *kustomizev1.Kustomization {
+		k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}}
+		k.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "fleet"}
+		k.Status.LastAppliedRevision = "r1"
+		for _, change := range changes {
+			change(k)
+		}
+		return k
+	}
+	applied := func(k *kustomizev1.Kustomization) { k.Status.LastAppliedRevision = "r2" }
+	leads := func(secret, cluster string) func(*kustomizev1.Kustomization) {
+		return func(k *kustomizev1.Kustomization) {
+			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: secret}}
+			if cluster != "" {
+				k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: secret, Cluster: cluster}.Encode()}
+			}
+		}
+	}
+	after := func(name string) func(*kustomizev1.Kustomization) {
+		return func(k *kustomizev1.Kustomization) { k.Spec.DependsOn = []kustomizev1.DependencyReference{{Name: name}} }
+	}
+	waiting := func(k *kustomizev1.Kustomization) { k.Spec.Wait = true }
+	for name, tc := range map[string]struct {
+		reason string
+		own    string
+		tier   []*kustomizev1.Kustomization
+		waits  bool
+	}{
+		"Behind":    {"it applies to the child, and has the commit before", "near", []*kustomizev1.Kustomization{named("apps", leads("any", "far"))}, true},
+		"New":       {"it came with the commit, and names the kubeconfig of the child", "near", []*kustomizev1.Kustomization{named("apps", leads("a-kubeconfig", ""))}, true},
+		"Own":       {"the child is this tier's own cluster", "far", []*kustomizev1.Kustomization{named("apps")}, true},
+		"Applied":   {"it has this commit", "near", []*kustomizev1.Kustomization{named("apps", leads("any", "far"), applied)}, false},
+		"Elsewhere": {"it applies to another cluster", "near", []*kustomizev1.Kustomization{named("apps", leads("a-kubeconfig", "other"))}, false},
+		"Local":     {"it applies to the tier, which is not the child", "near", []*kustomizev1.Kustomization{named("apps")}, false},
+		"Suspended": {"nobody knows when it goes on", "near", []*kustomizev1.Kustomization{named("apps", leads("any", "far"), func(k *kustomizev1.Kustomization) { k.Spec.Suspend = true })}, false},
+		"HeldUp":    {"it waits until this very layer is ready", "near", []*kustomizev1.Kustomization{named("root", applied, waiting), named("apps", leads("any", "far"), after("root"))}, false},
+		"Chain":     {"it waits for one that does", "near", []*kustomizev1.Kustomization{named("root", applied, waiting), named("base", applied, after("root")), named("apps", leads("any", "far"), after("base"))}, false},
+		"Later":     {"it waits for what does not wait for health", "near", []*kustomizev1.Kustomization{named("root", applied), named("apps", leads("any", "far"), after("root"))}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := removalScheme(t)
+			if err := kustomizev1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme)
+			for _, k := range tc.tier {
+				c.WithObjects(k)
+			}
+			s := bringing(t, newPaced(time.Minute))
+			s.Client, s.own, s.cluster.Name = c.Build(), tc.own, "a"
+			s.child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "far"}
+			s.layer.Labels = map[string]string{kustomizev1.GroupVersion.Group + "/namespace": "fleet", kustomizev1.GroupVersion.Group + "/name": "root"}
+			s.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet"}
+			s.Snapshots, s.snapshot = source.NewSnapshots(), &source.Snapshot{Revision: "r2"}
+			if err := s.awaitsDeclarer(t.Context()); (reason.Of(err) == v1alpha1.ReasonHandOverPending) != tc.waits {
+				t.Errorf("%s: %v", tc.reason, err)
 			}
 		})
 	}
