@@ -292,6 +292,8 @@ func TestSupersededNewLayer(t *testing.T) {
 			if entry == nil || (entry.Reason == v1alpha1.ReasonSuperseded) != tc.superseded {
 				t.Fatalf("%s: the layer is %+v", tc.reason, entry)
 			}
+			// A request for a token creates nothing that is kept.
+			m.writes = slices.DeleteFunc(m.writes, func(write string) bool { return strings.HasSuffix(write, "/token") })
 			if tc.superseded && (len(m.writes) > 0 || by == nil || by.Number != 7 || by.Holder != "there") {
 				t.Errorf("%s: written %v, superseded by %v", tc.reason, m.writes, by)
 			}
