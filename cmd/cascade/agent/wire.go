@@ -508,7 +508,7 @@ func (w *wiring) children(ctx context.Context) error {
 		ObserveInterval: o.children.interval, Bridge: &capibridge.Providers{}, Allowed: o.targets.kubeconfigs, OfConfigMap: w.targets.OfConfigMap, InCluster: w.inCluster,
 		Elsewhere: w.record.Elsewhere, Version: w.program.Version, Providers: providers.NewLibrary(), Workers: w.workers, FirstSeeds: remote.NewFirstSeeds(w.local, o.place.namespace),
 	}
-	w.claims.Layers = children.Unsettled
+	w.claims.Layers = children.Outstanding
 	layers := &remote.Layers{
 		Part: part, Client: mgr.GetClient(), Reader: w.local, Snapshots: w.finder.Snapshots, AgentImage: o.children.image, Events: children.Events, Now: now,
 	}

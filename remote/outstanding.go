@@ -10,10 +10,10 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 )
 
-// Unsettled are the Layers that select a Child of a cluster, which is this tier's own if it is empty, and have not been
+// Outstanding are the Layers that select a Child of a cluster, which is this tier's own if it is empty, and have not been
 // applied there at the newest revision of their source: what a commit takes out of a Kustomization for one of
 // them is not there yet.
-func (r *Children) Unsettled(ctx context.Context, cluster string) ([]*v1alpha1.Layer, error) {
+func (r *Children) Outstanding(ctx context.Context, cluster string) ([]*v1alpha1.Layer, error) {
 	var err error
 	if cluster == "" {
 		if cluster, err = r.ownUID(ctx); err != nil {
@@ -24,7 +24,7 @@ func (r *Children) Unsettled(ctx context.Context, cluster string) ([]*v1alpha1.L
 	if err := r.Client.List(ctx, children, client.MatchingFields{identityIndex: cluster}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("cannot list the Children of a cluster: %w", err)
 	}
-	var unsettled []*v1alpha1.Layer
+	var outstanding []*v1alpha1.Layer
 	for i := range children.Items {
 		child := &children.Items[i]
 		if !child.DeletionTimestamp.IsZero() || child.Spec.Suspend || managedElsewhere(child) != nil {
@@ -43,17 +43,17 @@ func (r *Children) Unsettled(ctx context.Context, cluster string) ([]*v1alpha1.L
 			if of, known := LabelsOf(child, r.Clusters, &layer.Spec.ClusterSelector); known && !Concerns(layer, child, of) {
 				continue
 			}
-			if newest := r.Snapshots.Get(layerSource(layer)); newest != nil && r.unsettled(layer, entryOf(child, layer.Name), newest.Revision) {
-				unsettled = append(unsettled, layer)
+			if newest := r.Snapshots.Get(layerSource(layer)); newest != nil && r.outstanding(layer, entryOf(child, layer.Name), newest.Revision) {
+				outstanding = append(outstanding, layer)
 			}
 		}
 	}
-	return unsettled, nil
+	return outstanding, nil
 }
 
-// unsettled reports whether a layer may get something at a revision that it does not have yet. One that has failed
+// outstanding reports whether a layer may get something at a revision that it does not have yet. One that has failed
 // for long is not waited for; nor is one that has all of it, and waits for health or for a decision about what goes.
-func (r *Children) unsettled(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, revision string) bool {
+func (r *Children) outstanding(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, revision string) bool {
 	switch {
 	case entry == nil:
 		return true

@@ -13,9 +13,9 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// TestUnsettled: what a Kustomization no longer declares in a cluster waits for the Layers that are to have something
+// TestOutstanding: what a Kustomization no longer declares in a cluster waits for the Layers that are to have something
 // there, as long as they do not have what their source has by now.
-func TestUnsettled(t *testing.T) {
+func TestOutstanding(t *testing.T) {
 	const bound = inventory.HandOverBound
 	has := func(revision, why string, since time.Duration) *v1alpha1.ChildLayer {
 		return &v1alpha1.ChildLayer{
@@ -69,9 +69,9 @@ func TestUnsettled(t *testing.T) {
 				}).Build()
 			r := &Children{Client: c, Snapshots: source.NewSnapshots(), Now: func() time.Time { return start.Time }, own: "near"}
 			r.Snapshots.Put(key, &source.Snapshot{Revision: "r2"})
-			got, err := r.Unsettled(t.Context(), tc.cluster)
+			got, err := r.Outstanding(t.Context(), tc.cluster)
 			if err != nil || (len(got) == 1) != tc.want {
-				t.Errorf("%s: unsettled are %v, %v; want one: %t", tc.reason, got, err, tc.want)
+				t.Errorf("%s: outstanding are %v, %v; want one: %t", tc.reason, got, err, tc.want)
 			}
 		})
 	}
