@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -24,10 +25,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// largestRelease bounds what a release's Secret may expand to. Helm compresses
-// it, so that anybody who may write Secrets of the namespace can write one that
-// expands without end.
-const largestRelease = 64 << 20
+// Bounds of what a release's Secret may expand to. Helm compresses it, so that anybody who may
+// write Secrets of the namespace can write one that expands without end.
+const (
+	largestRelease = 64 << 20
+	// mostNodes are values of JSON, of which one takes a hundred times its shortest text. Large
+	// charts have some ten thousand.
+	mostNodes = 1_000_000
+	// atOnce is how many as large as that are read at once, where Helm needs all of several revisions.
+	atOnce = 2
+)
 
 // secretName is where Helm's storage keeps a revision, as any client of Helm
 // finds it.
@@ -52,14 +59,21 @@ func revisions(ctx context.Context, c client.Reader, namespace, name string) ([]
 	var found []revision
 	for i := range list.Items {
 		o := &list.Items[i]
-		version, err := strconv.Atoi(o.Labels["version"])
-		if err != nil || o.Name != secretName(name, version) {
+		version, ok := versionOf(o)
+		if !ok {
 			continue // not a revision that Helm would find by its key
 		}
 		found = append(found, revision{version: version, stamp: o.Name + "/" + string(o.UID) + "/" + o.ResourceVersion})
 	}
 	slices.SortFunc(found, func(a, b revision) int { return b.version - a.version })
 	return found, nil
+}
+
+// versionOf is which revision of a release a Secret has, by its labels.
+func versionOf(o metav1.Object) (version int, ok bool) {
+	labels := o.GetLabels()
+	version, err := strconv.Atoi(labels["version"])
+	return version, err == nil && o.GetName() == secretName(labels["name"], version)
 }
 
 // stampOf identifies the state of all revisions.
@@ -146,37 +160,107 @@ func (b boundedSecrets) Get(ctx context.Context, name string, o metav1.GetOption
 	if err != nil {
 		return nil, err
 	}
-	return s, checkExpansion(s)
+	_, err = expansionOf(s)
+	return s, err
 }
 
+// List leaves of old revisions what Helm needs to prune and to purge them: it reads all that are
+// listed, and keeps them.
 func (b boundedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
 	list, err := b.SecretInterface.List(ctx, o)
 	if err != nil {
 		return nil, err
 	}
+	newest := map[string]int{}
 	for i := range list.Items {
-		if err := checkExpansion(&list.Items[i]); err != nil {
+		s := &list.Items[i]
+		if version, ok := versionOf(s); ok {
+			newest[s.Labels["name"]] = max(version, newest[s.Labels["name"]])
+		}
+	}
+	var all expansion
+	for i := range list.Items {
+		s := &list.Items[i]
+		version, ok := versionOf(s)
+		if ok && version < newest[s.Labels["name"]] && s.Labels["status"] != common.StatusDeployed.String() {
+			if err := bare(s, version); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		e, err := expansionOf(s)
+		if err != nil {
 			return nil, err
+		}
+		all.bytes, all.nodes = all.bytes+e.bytes, all.nodes+e.nodes
+		if all.bytes > atOnce*largestRelease || all.nodes > atOnce*mostNodes {
+			return nil, fmt.Errorf("cannot read releases from Secrets of namespace %s: the newest and those that are deployed expand to more than %d MiB or %d nodes",
+				s.Namespace, atOnce*largestRelease>>20, atOnce*mostNodes)
 		}
 	}
 	return list, nil
 }
 
-// checkExpansion reads through what Helm would read into memory. Helm reports
-// data that is not a release at all.
-func checkExpansion(s *corev1.Secret) error {
+// bare leaves of a revision what its labels say.
+func bare(s *corev1.Secret, version int) error {
+	rel, err := json.Marshal(&helmrelease.Release{
+		Name: s.Labels["name"], Version: version, Info: &helmrelease.Info{Status: common.Status(s.Labels["status"])},
+	})
+	if err != nil {
+		return fmt.Errorf("cannot read release from Secret %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	s.Data = map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(rel))}
+	return nil
+}
+
+// expansion is what a release takes once it is read. It counts what is written to it.
+type expansion struct {
+	bytes, nodes int
+	// quoted: it is in a string; escaped: the next byte does not end it.
+	quoted, escaped bool
+}
+
+// expansionOf reads through what Helm would read into memory, and is an error if that is too much.
+// Helm reports data that is not a release at all.
+func expansionOf(s *corev1.Secret) (expansion, error) {
+	var e expansion
 	data, err := base64.StdEncoding.DecodeString(string(s.Data["release"]))
 	if err != nil {
-		return nil
+		return e, nil
 	}
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return nil
+	var text io.Reader = bytes.NewReader(data)
+	if z, err := gzip.NewReader(bytes.NewReader(data)); err == nil {
+		text = z
+	} // else Helm takes it as it is
+	_, _ = io.Copy(&e, text) // what cannot be inflated is no release
+	switch {
+	case e.bytes > largestRelease:
+		return e, fmt.Errorf("cannot read release from Secret %s/%s: it expands to more than %d MiB", s.Namespace, s.Name, largestRelease>>20)
+	case e.nodes > mostNodes:
+		return e, fmt.Errorf("cannot read release from Secret %s/%s: it expands to more than %d nodes", s.Namespace, s.Name, mostNodes)
 	}
-	if n, _ := io.Copy(io.Discard, io.LimitReader(z, largestRelease+1)); n > largestRelease {
-		return fmt.Errorf("cannot read release from Secret %s/%s: it expands to more than %d MiB", s.Namespace, s.Name, largestRelease>>20)
+	return e, nil
+}
+
+// Write counts, and fails once it is too much.
+func (e *expansion) Write(text []byte) (int, error) {
+	e.bytes += len(text)
+	for _, c := range text {
+		switch {
+		case e.escaped:
+			e.escaped = false
+		case e.quoted && c == '\\':
+			e.escaped = true
+		case c == '"':
+			e.quoted = !e.quoted
+		case !e.quoted && (c == '{' || c == '[' || c == ',' || c == ':'):
+			e.nodes++
+		}
 	}
-	return nil
+	if e.bytes > largestRelease || e.nodes > mostNodes {
+		return 0, io.ErrShortWrite
+	}
+	return len(text), nil
 }
 
 // observer is Helm's storage that reports what was really written: the actions

@@ -5,8 +5,11 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -30,7 +33,7 @@ func TestHostileReleases(t *testing.T) {
 		"Bare":  {"nothing is known of it", `{"name": "web", "version": 1, "hooks": [{"name": "pre"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := storageWith(t, tc.release)
+			s := storageWith(t, "deployed", tc.release)
 			var wrote []*v2.Snapshot
 			o := &observer{Driver: s.driver("apps"), wrote: func(rel *helmrelease.Release) {
 				if rel.Chart != nil {
@@ -71,26 +74,88 @@ func TestObserverSurvives(t *testing.T) {
 	}
 }
 
-// storageWith is a storage that has one revision, as it is written.
-func storageWith(t *testing.T, release string) helmStore {
+// TestBoundedReleases: what a few kilobytes of a tenant expand to is read into this process.
+func TestBoundedReleases(t *testing.T) {
+	of := func(version int, more string) string {
+		return fmt.Sprintf(`{"name": "web", "version": %d, "info": {"status": "deployed"}%s}`, version, more)
+	}
+	large := `, "manifest": "` + strings.Repeat("m", 60<<20) + `"`
+	dense := func(n int) string { return `, "chart": {"templates": [` + strings.Repeat("{},", n) + `{}]}` }
+	for name, tc := range map[string]struct {
+		reason string
+		// stored are revisions, from the first on, with the status that their labels have.
+		stored []string
+		status string
+		// got is an error of Get of the newest, queried one of Query.
+		got, queried string
+	}{
+		"Dense":    {"an empty object takes a hundred bytes", []string{of(1, dense(1_000_000))}, "failed", "nodes", "nodes"},
+		"Text":     {"what is in a string is no more than that", []string{of(1, `, "manifest": "\"\\\"`+strings.Repeat("{},", 1_000_000)+`"`)}, "failed", "", ""},
+		"Deployed": {"Helm takes all that are deployed for the one before", []string{of(1, large), of(2, large), of(3, large)}, "deployed", "", "128 MiB"},
+		"Nodes":    {"those may be dense as well", []string{of(1, dense(400_000)), of(2, dense(400_000)), of(3, dense(400_000))}, "deployed", "", "nodes"},
+		"Old":      {"of the others it needs nothing", []string{of(1, `, "manifest": "m"`), of(2, large), of(3, dense(1_000_000)), of(4, "")}, "superseded", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := storageWith(t, tc.status, tc.stored...).driver("apps")
+			failsAs := func(err error, want string) bool {
+				return (err != nil) == (want != "") && (err == nil || strings.Contains(err.Error(), want))
+			}
+			if _, err := d.Get(secretName("web", len(tc.stored))); !failsAs(err, tc.got) {
+				t.Errorf("%s: Get() = %v, want %q", tc.reason, err, tc.got)
+			}
+			found, err := d.Query(map[string]string{"owner": "helm", "name": "web"})
+			if !failsAs(err, tc.queried) {
+				t.Fatalf("%s: Query() = %v, want %q", tc.reason, err, tc.queried)
+			}
+			if err == nil && len(found) != len(tc.stored) {
+				t.Errorf("%s: %d revisions, want %d", tc.reason, len(found), len(tc.stored))
+			}
+			for i, rel := range found {
+				r := rel.(*helmrelease.Release)
+				if r.Name != "web" || r.Version != i+1 || i+1 < len(found) && (r.Info.Status.String() != tc.status || r.Manifest != "") {
+					t.Errorf("%s: revision %d is %s, version %d, %s, with %d bytes", tc.reason, i+1, r.Name, r.Version, r.Info.Status, len(r.Manifest))
+				}
+			}
+		})
+	}
+}
+
+// storageWith is a storage that has revisions, as they are written, from the first on. Their labels
+// have the status.
+func storageWith(t *testing.T, status string, releases ...string) helmStore {
 	t.Helper()
-	var text bytes.Buffer
-	z := gzip.NewWriter(&text)
-	if _, err := z.Write([]byte(release)); err != nil {
-		t.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	secret := corev1.Secret{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: secretName("web", 1), Namespace: "apps"},
-		Data: map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(text.Bytes()))},
+	list := &corev1.SecretList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "SecretList"}}
+	for i, release := range releases {
+		var text bytes.Buffer
+		z, err := gzip.NewWriterLevel(&text, gzip.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := z.Write([]byte(release)); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		list.Items = append(list.Items, corev1.Secret{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: secretName("web", i+1), Namespace: "apps",
+				Labels: map[string]string{"owner": "helm", "name": "web", "version": strconv.Itoa(i + 1), "status": status},
+			},
+			Data: map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(text.Bytes()))},
+		})
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		var answer any = &secret
-		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/secrets") {
-			answer = &corev1.SecretList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "SecretList"}, Items: []corev1.Secret{secret}}
+		var answer any = list
+		if _, name, ok := strings.Cut(r.URL.Path, "/secrets/"); ok {
+			i := slices.IndexFunc(list.Items, func(s corev1.Secret) bool { return s.Name == name })
+			if i < 0 {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			answer = &list.Items[i]
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
