@@ -23,7 +23,7 @@ import (
 // the source has.
 func (r *Reconciler) build(ctx context.Context, run *run) *refusal {
 	obj := run.Obj
-	secrets := &secretReader{Client: r.Client, reader: r.Targets.Local}
+	secrets := &secretReader{Client: r.Client, reader: r.Targets.Local, refs: obj.Spec.ValuesFrom}
 	values, err := chartutil.ChartValuesFromReferences(ctx, log.FromContext(ctx), secrets, obj.Namespace, obj.GetValues(), obj.Spec.ValuesFrom...)
 	run.redact = mask.Texts(secrets.secret)
 	if err != nil {

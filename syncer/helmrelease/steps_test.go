@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -525,6 +526,26 @@ func TestBuildStep(t *testing.T) {
 		}
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: hunter2\nquoted: 's3cr\"et\\pass9'\npin: 12345678\n")}}
+	lists := "1"
+	for i := range 100 {
+		lists += fmt.Sprintf(",a%d[65535]=1", i)
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "values"}, Data: map[string]string{
+		"few": `2,a[3]=[65535],b.c[1].d={x,y},e\[65535]=1`, "lists": lists, "escaped": strings.ReplaceAll(lists, "65535", `\6\5535`),
+		"after": "{a}" + strings.ReplaceAll(lists[2:], "=1,", "={a}"), "maps": strings.Repeat("a.b.c.d.e.f.g=1,", 40_000) + "a=1",
+		"dense": "a: [" + strings.Repeat("b,", 400_000) + "]",
+	}}
+	for i := range 5 {
+		config.Data[fmt.Sprintf("alias%d", i)] = fmt.Sprintf("p: [%s]\na: &a [%s]\nb%d: [%s]\n", strings.Repeat("x,", 3000), strings.Repeat("x,", 300), i, strings.Repeat("*a,", 500))
+	}
+	path := func(path string, keys ...string) func(*helmv2.HelmRelease) {
+		return func(h *helmv2.HelmRelease) {
+			for _, key := range keys {
+				h.Spec.ValuesFrom = append(h.Spec.ValuesFrom, meta.ValuesReference{Kind: "ConfigMap", Name: "values", ValuesKey: key, TargetPath: path, Literal: key == "literal"})
+			}
+		}
+	}
+	config.Data["literal"] = lists
 	for name, tc := range map[string]struct {
 		reason, metadata string
 		obj              func(*helmv2.HelmRelease)
@@ -538,9 +559,18 @@ func TestBuildStep(t *testing.T) {
 		"Optional":  {"unless they may be missing", metadata, from("gone", true), Rules{NoDigestTracking: true}, "", "1.0.0"},
 		"Broken":    {"a chart that is none", "name: [", nil, Rules{}, meta.ArtifactFailedReason, ""},
 		"NoVersion": {"a version that is none", "apiVersion: v2\nname: shop\nversion: x\n", nil, Rules{}, meta.ArtifactFailedReason, ""},
+		"Few":       {"assignments as people write them", metadata, path("x", "few"), Rules{NoDigestTracking: true}, "", "1.0.0"},
+		"Literal":   {"what is taken as it is assigns nothing", metadata, path("x", "literal"), Rules{NoDigestTracking: true}, "", "1.0.0"},
+		"Indexes":   {"each index makes a list of a megabyte", metadata, path("x", "lists"), Rules{}, reasonValuesError, ""},
+		"Escaped":   {"digits may be escaped", metadata, path("x", "escaped"), Rules{}, reasonValuesError, ""},
+		"After":     {"no comma has to follow a list", metadata, path("x", "after"), Rules{}, reasonValuesError, ""},
+		"Path":      {"the path has indexes as well", metadata, path(strings.Repeat("a", 9)+strings.Repeat("[65535]", 20), "literal"), Rules{}, reasonValuesError, ""},
+		"Maps":      {"a map takes two bytes", metadata, path("x", "maps"), Rules{}, reasonValuesError, ""},
+		"Dense":     {"so does a string in YAML", metadata, path("", "dense"), Rules{}, reasonValuesError, ""},
+		"Aliases":   {"each is what the parser lets pass", metadata, path("", "alias0", "alias1", "alias2", "alias3", "alias4"), Rules{}, reasonValuesError, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := take(t, shop(tc.obj), secret)
+			s := take(t, shop(tc.obj), secret, config)
 			s.Rules = tc.rules
 			s.run.snapshot, s.run.from = chartOf(t, tc.metadata), image(true)
 			expect(t, tc.reason, s.Reconciler.build(t.Context(), s.run), tc.want, false, 0)

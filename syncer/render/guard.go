@@ -44,12 +44,12 @@ var separator = regexp.MustCompile(`(?m)^---`)
 // beyond MaxDepth, and mappings of too many fields. It ignores syntax errors: the library
 // that parses the document reports them better.
 func Check(data []byte) error {
-	_, err := measure(data)
+	_, err := Added(data)
 	return err
 }
 
-// measure is Check, and counts the nodes that aliases add.
-func measure(data []byte) (added int, err error) {
+// Added is Check, and counts the nodes that aliases add.
+func Added(data []byte) (added int, err error) {
 	if !suspect(data) && !crowded(data) {
 		return 0, nil
 	}
@@ -61,7 +61,7 @@ func crowded(data []byte) bool {
 	return bytes.Count(data, []byte(":"))+bytes.Count(data, []byte("?")) > MaxTwice
 }
 
-// dissect is measure for data that has to be parsed.
+// dissect is Added for data that has to be parsed.
 func dissect(data []byte) (added int, err error) {
 	if added, err = measureStream(data); err != nil {
 		return 0, err

@@ -103,7 +103,7 @@ func FuzzCheck(f *testing.F) {
 		if len(data) > 1<<16 {
 			return
 		}
-		added, err := measure(data)
+		added, err := Added(data)
 		if err != nil || added > 10_000 {
 			return
 		}

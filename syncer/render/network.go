@@ -168,7 +168,7 @@ func measureStrings(v any) (added int, err error) {
 	var items []any
 	switch v := v.(type) {
 	case string:
-		return measure([]byte(v))
+		return Added([]byte(v))
 	case []any:
 		items = v
 	case map[string]any:
