@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
@@ -106,10 +105,7 @@ func (n *run) objectsAfter(ctx context.Context, next Action, diff jsondiff.DiffS
 func (n *run) rehearse(ctx context.Context, next Action) (*helmrelease.Release, error) {
 	before := n.obj.Status.LastAttemptedReleaseAction
 	defer func() { n.obj.Status.LastAttemptedReleaseAction = before }()
-	n.obj.Status.LastAttemptedReleaseAction = v2.ReleaseActionUpgrade
-	if next == Install {
-		n.obj.Status.LastAttemptedReleaseAction = v2.ReleaseActionInstall
-	}
+	n.obj.Status.LastAttemptedReleaseAction = n.countsAs(next)
 	return n.helm(ctx, func(*helmrelease.Release) {}).rehearse(ctx, next)
 }
 

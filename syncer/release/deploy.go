@@ -48,7 +48,7 @@ func (n *run) release(ctx context.Context, a Action) error {
 	deployed := deployedVersion(obj)
 	// onTop: Helm deletes what the newest revision has and the next one has not.
 	onTop := n.found.stored != nil && n.found.stored.Status == common.StatusDeployed
-	obj.Status.LastAttemptedReleaseAction = action
+	obj.Status.LastAttemptedReleaseAction = n.countsAs(a)
 	conditions.Delete(obj, v2.TestSuccessCondition)
 	conditions.Delete(obj, v2.RemediatedCondition)
 	err := run(ctx)
@@ -60,17 +60,21 @@ func (n *run) release(ctx context.Context, a Action) error {
 		if wrote.newest == nil {
 			return err
 		}
-		if a == Install {
-			obj.GetInstall().GetRemediation().IncrementFailureCount(obj)
-		} else {
-			obj.GetUpgrade().GetRemediation().IncrementFailureCount(obj)
-		}
+		obj.GetActiveRemediation().IncrementFailureCount(obj)
 		return nil
 	}
 	n.before, n.beforeVersion = recordedMade(obj), deployed
 	declaredMade(obj).record(obj)
 	n.released(a)
 	return nil
+}
+
+// countsAs is which action an attempt is, for what the spec says of installs and of upgrades.
+func (n *run) countsAs(a Action) v2.ReleaseAction {
+	if a == Install || n.inPlace {
+		return v2.ReleaseActionInstall
+	}
+	return v2.ReleaseActionUpgrade
 }
 
 func (n *run) releaseFailed(a Action, h actor, err error) {

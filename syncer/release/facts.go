@@ -51,6 +51,7 @@ func (n *run) decide(ctx context.Context, state State) (Action, string, error) {
 	}
 	n.trim(state, f)
 	next, why := Decide(f)
+	n.inPlace = next == Upgrade && f.Protected && obj.Status.LastAttemptedReleaseAction == v2.ReleaseActionInstall
 	return next, why, nil
 }
 

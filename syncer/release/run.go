@@ -34,6 +34,8 @@ type run struct {
 	// call replaced.
 	before        made
 	beforeVersion int
+	// inPlace: the next upgrade is another try of an installation that may not be uninstalled.
+	inPlace bool
 	// done are the classes of actions that were taken.
 	done []Action
 	// aside: nothing is written, because somebody else only asks.

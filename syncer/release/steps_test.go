@@ -147,6 +147,54 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
+// TestInstallInPlace: an installation that may not be uninstalled is tried again as often as it would be
+// otherwise, whatever the spec says of upgrades.
+func TestInstallInPlace(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason           string
+		retries, upgrade int
+		last             bool
+		// works is the number of the upgrade that goes well.
+		works int
+		taken string
+		out   Outcome
+		why   string
+	}{
+		"Spent":   {"it has its retries", 3, 0, false, 0, "install upgrade upgrade upgrade", Outcome{Stalled: true}, "Failed to install after 4 attempt(s)"},
+		"Upgrade": {"those of upgrades do not count", 2, 5, false, 0, "install upgrade upgrade", Outcome{Stalled: true}, "Failed to install after 3 attempt(s)"},
+		"Last":    {"nor is it uninstalled at the end", 1, 0, true, 0, "install upgrade", Outcome{Stalled: true}, "Failed to install after 2 attempt(s)"},
+		"Endless": {"it goes on", -1, 0, false, 0, "install upgrade upgrade upgrade upgrade upgrade", Outcome{Again: true}, ""},
+		"Works":   {"what was slow is there by then", 3, 0, false, 2, "install upgrade upgrade", Outcome{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+			obj.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: tc.retries, RemediateLastFailure: &tc.last}}
+			if tc.upgrade > 0 {
+				obj.Spec.Upgrade = &v2.Upgrade{Remediation: &v2.UpgradeRemediation{Retries: tc.upgrade}}
+			}
+			m.fails[Install], m.fails[Upgrade] = errors.New("timed out"), errors.New("timed out")
+			m.manifest, m.live["data"] = manifestOf(named("PersistentVolumeClaim", "data")), owned(nil)
+			out := Outcome{Again: true}
+			for i := 0; i < 6 && out.Again; i++ {
+				if i > 0 && i == tc.works {
+					delete(m.fails, Upgrade)
+				}
+				var err error
+				if out, err = m.newRun(obj, wanted).reconcile(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken || out != tc.out {
+				t.Errorf("%s: took %q, and then %+v; want %q and %+v", tc.reason, got, out, tc.taken, tc.out)
+			}
+			if says := conditions.GetMessage(obj, fluxmeta.StalledCondition); says != tc.why {
+				t.Errorf("%s: Stalled says %q, want %q", tc.reason, says, tc.why)
+			}
+		})
+	}
+}
+
 // TestRemedyClaimed: an object that another owner is to have keeps a failed release from being
 // uninstalled. One of which that cannot be found out does not: its cluster may be away for months.
 func TestRemedyClaimed(t *testing.T) {
