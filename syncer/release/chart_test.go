@@ -46,27 +46,33 @@ func TestTrackedVersion(t *testing.T) {
 	}
 }
 
-// TestCapabilities: a chart that looks at what the cluster serves sees what is served now,
+// TestCapabilities: a chart that looks at what the cluster is and serves sees what that is now,
 // wherever it looks from. The others see it after a while.
 func TestCapabilities(t *testing.T) {
 	const text = "{{ .Capabilities.APIVersions.Has \"example.com/v1\" }}"
 	file := func(name string) []*common.File { return []*common.File{{Name: name, Data: []byte(text)}} }
 	parent := &chart.Chart{Metadata: &chart.Metadata{Name: "web"}}
 	parent.SetDependencies(&chart.Chart{Metadata: &chart.Metadata{Name: "db"}, Files: file("alerts.yaml")})
+	requires := &chart.Chart{Metadata: &chart.Metadata{Name: "web", KubeVersion: ">=1.34.0-0"}}
+	above := &chart.Chart{Metadata: &chart.Metadata{Name: "above"}}
+	above.SetDependencies(requires)
 	for name, tc := range map[string]struct {
 		reason string
 		chart  *chart.Chart
 		values map[string]any
 		after  time.Duration
-		want   bool
+		// want is what is served now, and version what the API server is now.
+		want, version bool
 	}{
-		"Template":   {"it asks itself", &chart.Chart{Templates: file("templates/x.yaml")}, nil, 0, true},
-		"File":       {"a file may be given to tpl", &chart.Chart{Files: file("files/x.yaml")}, nil, 0, true},
-		"Dependency": {"so may one of a subchart", parent, nil, 0, true},
-		"Value":      {"and a value", &chart.Chart{}, map[string]any{"a": []any{text}}, 0, true},
-		"Default":    {"of the chart, too", &chart.Chart{Values: map[string]any{"a": text}}, nil, 0, true},
-		"Neither":    {"it does not look", &chart.Chart{}, nil, time.Minute, false},
-		"Later":      {"what was served is not for ever", &chart.Chart{}, nil, versionHolds + time.Second, true},
+		"Template":   {"it asks itself", &chart.Chart{Templates: file("templates/x.yaml")}, nil, 0, true, true},
+		"File":       {"a file may be given to tpl", &chart.Chart{Files: file("files/x.yaml")}, nil, 0, true, true},
+		"Dependency": {"so may one of a subchart", parent, nil, 0, true, true},
+		"Value":      {"and a value", &chart.Chart{}, map[string]any{"a": []any{text}}, 0, true, true},
+		"Default":    {"of the chart, too", &chart.Chart{Values: map[string]any{"a": text}}, nil, 0, true, true},
+		"Requires":   {"it is not for all versions", requires, nil, time.Minute, false, true},
+		"Above":      {"nor is a chart in it", above, nil, time.Minute, false, true},
+		"Neither":    {"it does not look", &chart.Chart{}, nil, time.Minute, false, false},
+		"Later":      {"what was served is not for ever", &chart.Chart{}, nil, versionHolds + time.Second, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			served := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}, FakedServerVersion: &version.Info{GitVersion: "v1.33.0"}}
@@ -76,9 +82,13 @@ func TestCapabilities(t *testing.T) {
 				t.Fatal(err)
 			}
 			served.Resources = append(served.Resources, &metav1.APIResourceList{GroupVersion: "example.com/v1"})
+			served.FakedServerVersion = &version.Info{GitVersion: "v1.34.0"}
 			got, err := s.capabilities(t.Context(), tc.chart, tc.values, at.Add(tc.after))
 			if err != nil || got.APIVersions.Has("example.com/v1") != tc.want {
-				t.Errorf("%s: %v, %v", tc.reason, got.APIVersions, err)
+				t.Fatalf("%s: %v, %v", tc.reason, got, err)
+			}
+			if now := got.KubeVersion.Version == "v1.34.0"; now != tc.version {
+				t.Errorf("%s: it is %s", tc.reason, got.KubeVersion.Version)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -119,12 +120,13 @@ func open(c *apply.Cluster) (*session, error) {
 	}, nil
 }
 
-// capabilities tells templates what the cluster is and serves. The list of APIs
-// is asked for anew if the chart looks at it, because what serves a new API may
-// have been installed a moment ago.
+// capabilities tells templates what the cluster is and serves. Both are asked for
+// anew if the chart looks at them, because what serves a new API may have been installed
+// a moment ago, and the API server may be another version since.
 func (s *session) capabilities(ctx context.Context, c *chart.Chart, values map[string]any, now time.Time) (*common.Capabilities, error) {
 	served := discoveryWithin{s.discovery, ctx}
-	kube, err := s.version.answer(ctx, now, false, func() (common.KubeVersion, error) {
+	looks := mentions(c, values, "Capabilities")
+	kube, err := s.version.answer(ctx, now, looks || requiresVersion(c), func() (common.KubeVersion, error) {
 		v, err := served.ServerVersion()
 		if err != nil {
 			return common.KubeVersion{}, fmt.Errorf("could not get server version from Kubernetes: %w", err)
@@ -134,7 +136,7 @@ func (s *session) capabilities(ctx context.Context, c *chart.Chart, values map[s
 	if err != nil {
 		return nil, err
 	}
-	apis, err := s.apis.answer(ctx, now, mentions(c, values, "Capabilities"), func() (common.VersionSet, error) { return action.GetVersionSet(served) })
+	apis, err := s.apis.answer(ctx, now, looks, func() (common.VersionSet, error) { return action.GetVersionSet(served) })
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +178,11 @@ func mentions(c *chart.Chart, values map[string]any, word string) bool {
 		}
 	}
 	return inValue(values, word) || inValue(c.Values, word)
+}
+
+// requiresVersion reports whether a chart, or one in it, is only for some versions of Kubernetes.
+func requiresVersion(c *chart.Chart) bool {
+	return c.Metadata != nil && c.Metadata.KubeVersion != "" || slices.ContainsFunc(c.Dependencies(), requiresVersion)
 }
 
 func inValue(v any, word string) bool {
