@@ -73,6 +73,12 @@ func appliers(o *outside) []fixture {
 			tells: []string{"InvalidChartReference", "ChartPullError", "ValuesFilesError", "DependencyBuildError", "ChartPackageError", "MetadataPatchError", "LimitExceeded"}}
 	}
 	links := chart("link", "a chart whose values are a link that leads out", "chart: ./charts/app, valuesFiles: [charts/app/out.yaml]", tree{"charts/app/out.yaml": link + o.file()})
+	lists := release("values-lists", "assignments that make gigabytes of lists", "valuesFrom: [{kind: ConfigMap, name: values, valuesKey: lists, targetPath: x}]")
+	assigned := "1"
+	for i := range 1500 {
+		assigned += fmt.Sprintf(",a%d[65535]=1", i)
+	}
+	lists.objects = manifests("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: values, namespace: $ns}\ndata: {lists: '"+assigned+"'}\n", lists.objects)
 	return []fixture{
 		kustomization("self", "one that depends on itself", "dependsOn: [{name: bad}]", "DependencyNotReady"),
 		kustomization("other-tenant", "one of another namespace that is not there", "dependsOn: [{name: none, namespace: vault}]", "DependencyNotReady"),
@@ -91,6 +97,7 @@ func appliers(o *outside) []fixture {
 		release("values-elsewhere", "values of a Secret whose name has a path", "valuesFrom: [{kind: Secret, name: '../vault/canary'}]"),
 		release("values-path", "a place in the values that is a list of a hundred thousand", "valuesFrom: [{kind: Secret, name: git-auth, valuesKey: username, targetPath: 'a[99999].b'}]"),
 		release("values-deep", "a place in the values of a thousand levels", "valuesFrom: [{kind: Secret, name: git-auth, valuesKey: username, targetPath: '"+strings.Repeat("a.", 120)+"'}]"),
+		lists,
 		release("account", "an account that is not there", "serviceAccountName: none", "RESTClientError"),
 		release("storage", "a storage in a namespace that is not there", "storageNamespace: none-$ns"),
 		release("target", "a target in a namespace that is not there", "targetNamespace: none-$ns"),
