@@ -226,6 +226,44 @@ func TestRemedyClaimed(t *testing.T) {
 	}
 }
 
+// TestMovedWaits: what the object pointed at before goes to another owner first. Until then nothing of what it
+// declares now is there: who depends on it, or hands something over to it, must not take it for done.
+func TestMovedWaits(t *testing.T) {
+	settings := named("ConfigMap", "settings")
+	for name, move := range map[string]func(*v2.HelmRelease){
+		"Name":      func(o *v2.HelmRelease) { o.Spec.ReleaseName = "other" },
+		"Namespace": func(o *v2.HelmRelease) { o.Spec.TargetNamespace = "other" },
+		"Storage":   func(o *v2.HelmRelease) { o.Spec.StorageNamespace = "other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.stored[0].Manifest = manifestOf(settings)
+			obj.Status.History[0] = snapshotOf(m.stored[0], "", v2.ReleaseActionInstall)
+			obj.Status.Inventory = refsOf([]inventory.Entry{settings})
+			m.live["settings"] = owned(nil)
+			before := obj.Spec.DeepCopy()
+			move(obj)
+			obj.Generation++
+			n := m.newRun(obj, wanted)
+			n.guard.claimed = func(context.Context, inventory.Entry, inventory.Entry) (apply.Claim, error) {
+				return apply.Claim{Owner: "Kustomization/apps/next", Kind: apply.Declared}, nil
+			}
+			out, err := n.reconcile(t.Context())
+			if err != nil || out.HandOver == nil || out.After != handOverPoll || len(m.taken)+len(m.deleted) > 0 {
+				t.Fatalf("reconcile() = %+v, %v, took %v and deleted %v; want it to wait", out, err, m.taken, m.deleted)
+			}
+			obj.Status.ObservedGeneration = obj.Generation
+			if conditions.IsReady(obj) || UpToDate(obj, n.req.Chart, wanted.Values) {
+				t.Errorf("it is %v, and up to date: %t", conditions.Get(obj, fluxmeta.ReadyCondition), UpToDate(obj, n.req.Chart, wanted.Values))
+			}
+			obj.Spec = *before
+			if out, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil || out != (Outcome{}) || !conditions.IsReady(obj) {
+				t.Errorf("reconcile() = %+v, %v once the commit is reverted, and it is %v", out, err, conditions.Get(obj, fluxmeta.ReadyCondition))
+			}
+		})
+	}
+}
+
 // TestReconcileCancelled: a call that was cancelled writes the status once more.
 func TestReconcileCancelled(t *testing.T) {
 	obj, m := inSync(t)

@@ -229,7 +229,8 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	}
 	n.unhold()
 	if len(s.awaited) > 0 {
-		conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for another owner to take over %s", inventory.Names(s.awaited))
+		// Of what the object declares now nothing is there yet: it may point at another release.
+		n.waits("for another owner to take over " + inventory.Names(s.awaited))
 		return Outcome{After: n.handOverPause(record), HandOver: record}, nil
 	}
 	if out, err := n.dismantle(ctx, s); err != nil || out != (Outcome{}) {
@@ -312,7 +313,12 @@ func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
 	if still := n.guard.judgeAll(ctx, waiting, nil); len(s.queued)+len(still.deletable)+len(still.kept()) == 0 {
 		return Outcome{Again: true}, nil // their templates were judged before
 	}
-	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting %s", strings.Join(waits, ", and "))
-	conditions.MarkUnknown(n.obj, meta.ReadyCondition, meta.ProgressingReason, "Waiting %s", strings.Join(waits, ", and "))
+	n.waits(strings.Join(waits, ", and "))
 	return Outcome{After: clusterPoll}, nil
+}
+
+// waits records what the end of a release waits for. The object is not ready for as long.
+func (n *run) waits(what string) {
+	conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting %s", what)
+	conditions.MarkUnknown(n.obj, meta.ReadyCondition, meta.ProgressingReason, "Waiting %s", what)
 }
