@@ -465,6 +465,7 @@ func TestUpgradeDropsCluster(t *testing.T) {
 func TestUninstallGuard(t *testing.T) {
 	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
 	extra := named("ConfigMap", "extra")
+	definition := inventory.Entry{Name: "widgets.shop.io", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
 	for name, tc := range map[string]struct {
 		reason string
 		has    []inventory.Entry
@@ -473,9 +474,11 @@ func TestUninstallGuard(t *testing.T) {
 		live      map[string]inventory.Live
 		kept      map[string]bool
 		confirmed bool
-		deleted   string
-		taken     string
-		out       Outcome
+		// lost: Helm's storage has nothing. uninstalled: it has a revision that went before.
+		lost, uninstalled bool
+		deleted           string
+		taken             string
+		out               Outcome
 	}{
 		"Ordinary": {reason: "nothing speaks against it", has: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, taken: "uninstall"},
 		"Data":     {reason: "a person has to decide", has: []inventory.Entry{config, data}, live: map[string]inventory.Live{"settings": owned(nil), "data": owned(nil)}, out: Outcome{Held: true}},
@@ -493,12 +496,32 @@ func TestUninstallGuard(t *testing.T) {
 			deleted: "extra", taken: "uninstall"},
 		"LeftForeign": {reason: "another owner has it by now, and a confirmation is about our own", has: []inventory.Entry{config}, left: []inventory.Entry{data, extra},
 			live: map[string]inventory.Live{"settings": owned(nil), "data": {State: inventory.Present}, "extra": {State: inventory.Present}}, confirmed: true, taken: "uninstall"},
+		"Lost": {reason: "that Helm knows of nothing is no decision about a Cluster that was held", lost: true, left: []inventory.Entry{cluster, extra},
+			live: map[string]inventory.Live{"prod": owned(nil), "extra": owned(nil)}, out: Outcome{Held: true}},
+		"LostDecided": {reason: "a person decided", lost: true, left: []inventory.Entry{cluster, extra},
+			live: map[string]inventory.Live{"prod": owned(nil), "extra": owned(nil)}, confirmed: true, deleted: "prod", out: Outcome{Again: true}},
+		"LostExtra": {reason: "nobody answers for it from now on", lost: true, left: []inventory.Entry{extra},
+			live: map[string]inventory.Live{"extra": owned(nil)}, deleted: "extra", taken: "uninstall"},
+		"LostGone": {reason: "a person uninstalled it with the helm CLI", lost: true, left: []inventory.Entry{cluster, extra, definition},
+			live: map[string]inventory.Live{"prod": {State: inventory.Absent}, "extra": {State: inventory.Absent}, "widgets.shop.io": owned(nil)}, taken: "uninstall"},
+		"LostForeign": {reason: "another owner has it by now", lost: true, left: []inventory.Entry{cluster},
+			live: map[string]inventory.Live{"prod": {State: inventory.Present}}, taken: "uninstall"},
+		"Remedied": {reason: "a failed installation was uninstalled after the Cluster was held", uninstalled: true, has: []inventory.Entry{config}, left: []inventory.Entry{cluster},
+			live: map[string]inventory.Live{"settings": {State: inventory.Absent}, "prod": owned(nil)}, out: Outcome{Held: true}},
+		"RemediedExtra": {reason: "what does not ask a person goes", uninstalled: true, has: []inventory.Entry{config}, left: []inventory.Entry{extra},
+			live: map[string]inventory.Live{"settings": {State: inventory.Absent}, "extra": owned(nil)}, deleted: "extra", taken: "uninstall"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj, m := inSync(t)
 			m.live, m.kept = tc.live, tc.kept
 			obj.Status.Inventory = refsOf(append(slices.Clone(tc.has), tc.left...))
 			m.stored[0].Manifest = manifestOf(tc.has...)
+			switch {
+			case tc.lost:
+				m.stored = nil
+			case tc.uninstalled:
+				obj.Status.History[0] = snapshotOf(m.change(common.StatusUninstalled), "", v2.ReleaseActionUninstallRemediation)
+			}
 			if tc.confirmed {
 				obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
 			}
@@ -511,6 +534,9 @@ func TestUninstallGuard(t *testing.T) {
 			}
 			if got := strings.Join(m.deleted, " "); got != tc.deleted {
 				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
+			}
+			if gone := tc.taken != ""; (obj.Status.Inventory == nil) != gone {
+				t.Errorf("%s: the inventory is %v", tc.reason, obj.Status.Inventory)
 			}
 		})
 	}
@@ -739,31 +765,45 @@ func TestRetargetedWithin(t *testing.T) {
 func TestRemoveBegun(t *testing.T) {
 	mine := strings.ReplaceAll(manifestOf(named("ConfigMap", "settings"), named("Secret", "keys")), "namespace: apps}",
 		"namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
+	cluster, extra := named("Cluster", "prod"), named("ConfigMap", "extra")
 	for name, tc := range map[string]struct {
 		reason   string
 		manifest string
 		none     bool
+		left     []inventory.Entry
 		taken    string
+		deleted  string
+		out      Outcome
 	}{
 		"Own":     {reason: "nothing must be left behind", manifest: mine, taken: "uninstall"},
 		"Foreign": {reason: "another person installed a release of that name", manifest: manifestOf(named("ConfigMap", "settings"))},
 		"Mixed":   {reason: "what is not certain stays", manifest: mine + manifestOf(named("ConfigMap", "other"))},
 		"Empty":   {reason: "nothing tells whose it is", manifest: ""},
 		"None":    {reason: "it was killed before", none: true},
+		"Recorded": {reason: "an installation could not even be rendered after one that was remedied", none: true, left: []inventory.Entry{cluster, extra},
+			out: Outcome{Held: true}},
+		"RecordedExtra":   {reason: "nobody answers for it from now on", none: true, left: []inventory.Entry{extra}, deleted: "extra"},
+		"RecordedForeign": {reason: "what another person installed since is not ours, the rest is", manifest: manifestOf(cluster), left: []inventory.Entry{cluster, extra}, deleted: "extra"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj, m := inSync(t)
 			obj.Name, obj.Namespace = "web", "apps"
 			obj.Status.History, obj.Status.Inventory = nil, nil
-			m.live = map[string]inventory.Live{"settings": owned(nil), "keys": owned(nil)}
+			if tc.left != nil {
+				obj.Status.Inventory = refsOf(tc.left)
+			}
+			m.live = map[string]inventory.Live{"settings": owned(nil), "keys": owned(nil), "prod": owned(nil), "extra": owned(nil)}
 			m.stored[0].Manifest = tc.manifest
 			m.change(common.StatusPendingInstall)
 			if tc.none {
 				m.stored = nil
 			}
 			out, err := m.newRun(obj, wanted).remove(t.Context())
-			if err != nil || out != (Outcome{}) {
+			if err != nil || out != tc.out {
 				t.Errorf("%s: remove() = %+v, %v", tc.reason, out, err)
+			}
+			if got := strings.Join(m.deleted, " "); got != tc.deleted {
+				t.Errorf("%s: deleted %q, want %q", tc.reason, got, tc.deleted)
 			}
 			if got := strings.Join(m.taken, " "); got != tc.taken {
 				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)

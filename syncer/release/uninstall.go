@@ -64,12 +64,16 @@ func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err
 func (n *run) remove(ctx context.Context) (Outcome, error) {
 	if n.obj.Status.History.Latest() == nil {
 		begun, err := n.begun(ctx)
-		if err != nil {
+		var out Outcome
+		if err == nil && begun == nil && n.obj.Status.Inventory != nil {
+			out, err = n.clear(ctx) // of what is on record all the same
+		}
+		if err = n.redacted(err); err != nil {
 			conditions.MarkFalse(n.obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
 			return Outcome{}, err
 		}
 		if begun == nil {
-			return Outcome{}, nil
+			return out, nil
 		}
 		n.obj.Status.History = v2.Snapshots{begun}
 	}
@@ -155,10 +159,12 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	case errors.Is(err, driver.ErrReleaseNotFound):
 		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason,
 			"Release %s was not found, assuming it is uninstalled", before.FullReleaseName())
+		obj.Status.Inventory = nil
 		return Outcome{}, nil
 	case err != nil && obj.GetUninstall().KeepHistory && strings.Contains(err.Error(), "is already deleted"):
 		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason,
 			"Release %s was already uninstalled", before.FullReleaseName())
+		obj.Status.Inventory = nil
 		return Outcome{}, nil
 	}
 	err = n.redacted(outcomeOf(rel, err, before, obj))
@@ -178,10 +184,10 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	return Outcome{}, nil
 }
 
-// clear makes sure that all objects of a release may go, and deletes Clusters
-// first. Cluster API tears down by itself what belongs to a Cluster, in its own
-// order, and cannot do so if those objects are deleted before. An outcome means
-// that the release cannot be uninstalled yet.
+// clear makes sure that all objects of a release may go, and what is on record besides,
+// whether Helm knows of a release or not. It deletes Clusters first. Cluster API tears down
+// by itself what belongs to a Cluster, in its own order, and cannot do so if those objects
+// are deleted before. An outcome means that the release cannot be uninstalled yet.
 func (n *run) clear(ctx context.Context) (Outcome, error) {
 	found, rel, err := n.newest(ctx)
 	if err != nil {
@@ -193,24 +199,12 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		}
 	}
 	var going []inventory.Entry
+	// A revision that is gone took with it what it had. What is on record besides is still to go.
+	n.found.leftovers = undeleted(entriesOf(n.obj.Status.Inventory))
 	if rel != nil && rel.Info.Status != common.StatusUninstalled {
-		objects, _, err := objectsOf(rel, n.mapper)
-		if err != nil {
+		if going, n.found.leftovers, err = n.stillIn(found, rel); err != nil {
 			return Outcome{}, err
 		}
-		// A successor has not applied all of its objects yet, if its upgrade goes on.
-		if n.found.successor == "" {
-			going = goingOf(objects)
-		}
-		undone, err := n.undoneIn(found, rel)
-		if err != nil {
-			return Outcome{}, err
-		}
-		left, err := n.leftoversOf(rel, undone)
-		if err != nil {
-			return Outcome{}, err
-		}
-		n.found.leftovers = left
 	}
 	entries := inventory.Union(going, n.found.leftovers)
 	n.guard.release = entries
@@ -246,6 +240,31 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		return Outcome{Again: true, HandOver: record}, nil // as it is judged now
 	}
 	return Outcome{}, nil
+}
+
+// stillIn are the objects that go with the newest revision, which is the first of found, and those on
+// record that it does not have.
+func (n *run) stillIn(found []revision, rel *helmrelease.Release) (going, left []inventory.Entry, err error) {
+	objects, _, err := objectsOf(rel, n.mapper)
+	if err != nil {
+		return nil, nil, err
+	}
+	mine := n.obj.Status.History.Latest() != nil
+	if !mine {
+		if mine, err = n.ours(rel); err != nil {
+			return nil, nil, err
+		}
+	}
+	// A successor has not applied all of its objects yet, if its upgrade goes on.
+	if mine && n.found.successor == "" {
+		going = goingOf(objects)
+	}
+	undone, err := n.undoneIn(found, rel)
+	if err != nil {
+		return nil, nil, err
+	}
+	left, err = n.leftoversOf(rel, undone)
+	return going, left, err
 }
 
 // successor is the HelmRelease that made a revision, empty if it is ours, or nobody's that
