@@ -74,7 +74,9 @@ func (n *run) trim(state State, f Facts) {
 		}
 	case Unmanaged:
 		// The history says nothing about a release that another client installed.
-		obj.Status.ClearHistory()
+		if !n.found.cutOff {
+			obj.Status.ClearHistory()
+		}
 	}
 }
 

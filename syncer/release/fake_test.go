@@ -79,7 +79,8 @@ func (m *fakeWorld) newRun(obj *v2.HelmRelease, want Desired) *run {
 	r := &Releases{Events: record.NewFakeRecorder(100), Now: func() time.Time { return at }}
 	n := r.newRun(Request{
 		Object: obj, Chart: Chart{Name: want.ChartName, Version: want.ChartVersion}, Values: want.Values, Log: logr.Discard(),
-		Save: func(context.Context) error { m.saves++; return nil },
+		Save:     func(context.Context) error { m.saves++; return nil },
+		SaveLast: func(context.Context) error { m.saves++; return nil },
 	})
 	n.world = world{
 		mapper: mapper, store: m, drifts: m,

@@ -2,12 +2,14 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/inventory"
@@ -24,6 +26,8 @@ type known struct {
 	leftovers []inventory.Entry
 	// undone are objects of revisions that never were deployed and are on no record.
 	undone []inventory.Entry
+	// cutOff: no process lived to record our own last tries. All else is as it was recorded.
+	cutOff bool
 	// successor is the HelmRelease that made the newest revision, if it is another one. It
 	// is looked for before an uninstall only.
 	successor string
@@ -95,6 +99,9 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 				return nil, err
 			}
 		}
+		if now.cutOff, err = n.isCutOff(found, rel); err != nil {
+			return nil, err
+		}
 		if now.undone, err = n.undoneIn(found, rel); err != nil {
 			return nil, err
 		}
@@ -110,6 +117,37 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 	}
 	n.known[n.obj.UID] = now
 	return rel, nil
+}
+
+// isCutOff reports whether the storage has what the history begins with as it was recorded, and since then
+// nothing but failed tries of our own: the process ended before it had recorded them. What was
+// deployed before is what to go back to still. newest is the first of found.
+func (n *run) isCutOff(found []revision, newest *helmrelease.Release) (bool, error) {
+	latest := n.obj.Status.History.Latest()
+	if latest == nil {
+		return false, nil
+	}
+	for i, r := range found {
+		rel := newest
+		if i > 0 {
+			var err error
+			if rel, err = n.store.read(n.storageNamespace, n.name, r.version); errors.Is(err, driver.ErrReleaseNotFound) {
+				return false, nil
+			} else if err != nil {
+				return false, err
+			}
+		}
+		if r.version <= latest.Version {
+			return i > 0 && latest.Targets(rel.Name, rel.Namespace, rel.Version) && verify(latest, rel) == nil, nil
+		}
+		if rel.Info.Status != common.StatusFailed {
+			return false, nil
+		}
+		if ours, err := n.ours(rel); err != nil || !ours {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 func storedOf(rel *helmrelease.Release, latest *v2.Snapshot) *Stored {

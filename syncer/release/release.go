@@ -74,8 +74,9 @@ type Request struct {
 	// Cluster to act on, as the user to act as. Local: it is our own.
 	Cluster *apply.Cluster
 	Local   bool
-	// Save writes the status down, ahead of an action and after it.
-	Save func(context.Context) error
+	// Save writes the status down, ahead of an action and after it. SaveLast writes it when the call
+	// was cancelled: another process may have the tier by then, whose status it leaves alone.
+	Save, SaveLast func(context.Context) error
 	// Redact takes secrets out of a text that the chart may have put its values
 	// into. It may be nil. What the stored revision was made with that is uninstalled, or
 	// gone back to, is taken out besides.

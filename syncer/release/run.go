@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -170,7 +171,7 @@ func (n *run) cancelled(ctx context.Context) error {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 	defer cancel()
-	if saveErr := n.req.Save(last); saveErr != nil {
+	if saveErr := n.req.SaveLast(last); saveErr != nil {
 		n.log.Error(saveErr, "cannot save status after cancellation")
 	}
 	return fmt.Errorf("atomic release canceled: %w", err)
@@ -178,6 +179,8 @@ func (n *run) cancelled(ctx context.Context) error {
 
 // act carries an action out, and says what follows from its end.
 func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Outcome, error) {
+	s := &n.obj.Status
+	installs, upgrades := s.InstallFailures, s.UpgradeFailures
 	if err := n.redacted(n.take(ctx, next, diff)); err != nil {
 		if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
 			n.log.Error(err, "failed to run '"+string(next)+"' action")
@@ -187,6 +190,13 @@ func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Out
 			conditions.MarkFalse(n.obj, meta.ReadyCondition, "ReconcileError", "%s", err)
 		}
 		return nil, err
+	}
+	if errors.Is(ctx.Err(), context.Canceled) && next != Test {
+		// The process ends, and the next one has to know what this one wrote. What was cut off
+		// is tried again without being counted or remedied: it says nothing of the release. A
+		// test that was cut off has not run.
+		s.InstallFailures, s.UpgradeFailures = min(installs, s.InstallFailures), min(upgrades, s.UpgradeFailures)
+		return nil, n.cancelled(ctx)
 	}
 	if next.remedies() {
 		return n.remedied(), nil

@@ -13,6 +13,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"helm.sh/helm/v4/pkg/release/common"
+	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -272,6 +273,91 @@ func TestReconcileCancelled(t *testing.T) {
 	before := m.saves
 	if _, err := m.newRun(obj, wanted).reconcile(ended); !errors.Is(err, context.Canceled) || m.saves != before+1 || len(m.taken) > 0 {
 		t.Errorf("reconcile() = %v with %d writes and %v", err, m.saves-before, m.taken)
+	}
+}
+
+// TestStoppedWithin: the process is stopped in the middle of an action. The next one knows what became of that,
+// and takes it for no failure of the release.
+func TestStoppedWithin(t *testing.T) {
+	next := wanted
+	next.ChartVersion = "2.0.0"
+	cut := errors.New("context canceled")
+	retries := func(o *v2.HelmRelease) {
+		o.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: 1}}
+		o.Spec.Upgrade = &v2.Upgrade{Remediation: &v2.UpgradeRemediation{Retries: 1}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		first  bool
+		spec   func(*v2.HelmRelease)
+		fails  []Action
+		// within is the action in which it is stopped, as a number.
+		within   int
+		history  string
+		failures int64
+		// still are the actions that fail afterwards, too.
+		still []Action
+		taken string
+		ready string
+	}{
+		"Install": {reason: "no retry is allowed by default, and none is used up", first: true, fails: []Action{Install}, within: 1, history: "failed",
+			taken: "upgrade", ready: v2.UpgradeSucceededReason},
+		"Upgrade":   {reason: "nor by an upgrade", fails: []Action{Upgrade}, within: 1, history: "failed deployed", taken: "upgrade", ready: v2.UpgradeSucceededReason},
+		"Broken":    {reason: "what is there to go back to is not forgotten", spec: retries, fails: []Action{Upgrade}, within: 1, history: "failed deployed", still: []Action{Upgrade}, taken: "upgrade rollback", ready: v2.RollbackSucceededReason},
+		"Rollback":  {reason: "it is rolled back, whatever happens", spec: retries, fails: []Action{Upgrade, Rollback}, within: 2, history: "failed failed deployed", failures: 1, taken: "rollback", ready: v2.RollbackSucceededReason},
+		"Completed": {reason: "the action had ended well", within: 1, history: "deployed superseded", ready: v2.UpgradeSucceededReason},
+		"Test": {reason: "a test that was cut off has not failed", spec: func(o *v2.HelmRelease) { o.Spec.Test = &v2.Test{Enable: true} }, fails: []Action{Test}, within: 2, history: "deployed superseded",
+			taken: "test", ready: v2.TestSucceededReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			if tc.first {
+				obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+			}
+			if tc.spec != nil {
+				tc.spec(obj)
+			}
+			for _, a := range tc.fails {
+				m.fails[a] = cut
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			n := m.newRun(obj, next)
+			var saved *v2.HelmReleaseStatus
+			n.req.Save = func(ctx context.Context) error {
+				if ctx.Err() == nil {
+					saved = obj.Status.DeepCopy()
+				}
+				return ctx.Err()
+			}
+			n.req.SaveLast = n.req.Save
+			helm, begun := n.helm, 0
+			n.helm = func(ctx context.Context, wrote func(*helmrelease.Release)) actor {
+				if begun++; begun == tc.within {
+					cancel()
+				}
+				return helm(ctx, wrote)
+			}
+			if _, err := n.reconcile(ctx); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: reconcile() = %v", tc.reason, err)
+			}
+			obj.Status, m.taken, m.fails = *saved, nil, map[Action]error{}
+			if got := history(obj); got != tc.history || obj.Status.InstallFailures+obj.Status.UpgradeFailures != tc.failures {
+				t.Errorf("%s: on record is %q with %d and %d failures, want %q with %d", tc.reason, got, obj.Status.InstallFailures, obj.Status.UpgradeFailures, tc.history, tc.failures)
+			}
+			for _, a := range tc.still {
+				m.fails[a] = errors.New("it is never ready")
+			}
+			if out, err := m.newRun(obj, next).reconcile(t.Context()); err != nil || out.Stalled {
+				t.Errorf("%s: reconcile() = %+v, %v afterwards", tc.reason, out, err)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q afterwards, want %q", tc.reason, got, tc.taken)
+			}
+			if got := conditions.GetReason(obj, fluxmeta.ReadyCondition); got != tc.ready {
+				t.Errorf("%s: Ready is of reason %q, want %q", tc.reason, got, tc.ready)
+			}
+		})
 	}
 }
 

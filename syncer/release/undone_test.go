@@ -119,6 +119,67 @@ func TestFailedUpgradeLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestKilledKeepsTarget: upgrades that no process lived to record are no reason to forget what there is to go
+// back to. If it is another client that changed the release, nobody knows what that would be.
+func TestKilledKeepsTarget(t *testing.T) {
+	mine := strings.ReplaceAll(manifestOf(named("ConfigMap", "settings")), "namespace: apps}",
+		"namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
+	next := wanted
+	next.ChartVersion = "2.0.0"
+	add := func(m *fakeWorld, manifest string, status common.Status) *helmrelease.Release {
+		m.manifest = manifest
+		return m.add("web", "apps", &chart.Metadata{Name: "web", Version: "2.0.0"}, wanted.Values, status)
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		arrange func(*v2.HelmRelease, *fakeWorld)
+		taken   string
+		lost    bool
+	}{
+		"Killed": {reason: "in the middle of it", arrange: func(_ *v2.HelmRelease, m *fakeWorld) {
+			add(m, mine, common.StatusPendingUpgrade)
+		}, taken: "unlock upgrade rollback"},
+		"KilledAfter": {reason: "between its end and the record of it", arrange: func(_ *v2.HelmRelease, m *fakeWorld) {
+			add(m, mine, common.StatusFailed)
+		}, taken: "upgrade rollback"},
+		"KilledTwice": {reason: "and once more in the next one", arrange: func(_ *v2.HelmRelease, m *fakeWorld) {
+			add(m, mine, common.StatusFailed)
+			add(m, mine, common.StatusPendingUpgrade)
+		}, taken: "unlock upgrade rollback"},
+		"Retrying": {reason: "after another one failed, which is on record", arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+			o.Status.History = append(v2.Snapshots{snapshotOf(add(m, mine, common.StatusFailed), "", v2.ReleaseActionUpgrade)}, o.Status.History...)
+			add(m, mine, common.StatusPendingUpgrade)
+		}, taken: "unlock upgrade rollback"},
+		"Foreign": {reason: "the upgrade was another person's", arrange: func(_ *v2.HelmRelease, m *fakeWorld) {
+			add(m, manifestOf(named("ConfigMap", "settings")), common.StatusFailed)
+		}, taken: "upgrade", lost: true},
+		"Deployed": {reason: "what was deployed since is not on record", arrange: func(_ *v2.HelmRelease, m *fakeWorld) {
+			add(m, mine, common.StatusDeployed)
+		}, taken: "upgrade", lost: true},
+		"Changed": {reason: "the storage has another revision than the recorded one", arrange: func(_ *v2.HelmRelease, m *fakeWorld) {
+			m.stored[0].Manifest = manifestOf(named("ConfigMap", "other"))
+			add(m, mine, common.StatusFailed)
+		}, taken: "upgrade", lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Spec.Upgrade = &v2.Upgrade{Remediation: &v2.UpgradeRemediation{Retries: 1}}
+			m.live = map[string]inventory.Live{"settings": owned(nil)}
+			m.stored[0].Manifest = mine
+			obj.Status.History[0] = snapshotOf(m.stored[0], "", v2.ReleaseActionInstall)
+			tc.arrange(obj, m)
+			m.manifest, m.fails[Upgrade] = mine, errors.New("it is never ready")
+			out, err := m.newRun(obj, next).reconcile(t.Context())
+			if want := (Outcome{Again: !tc.lost, Stalled: tc.lost}); err != nil || out != want {
+				t.Errorf("%s: reconcile() = %+v, %v; want %+v", tc.reason, out, err, want)
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
+			}
+		})
+	}
+}
+
 // TestUninstallTakesUndone: a HelmRelease is deleted after two upgrades that nobody recorded.
 func TestUninstallTakesUndone(t *testing.T) {
 	obj, m := inSync(t)
