@@ -65,7 +65,8 @@ type Candidate struct {
 	// Helm's annotations name the release or mark it as a hook. Others: labels or
 	// annotations name another owner.
 	Ours, Marked, Others bool
-	// Kept: it has Helm's policy to keep it.
+	// Kept: it has Helm's policy to keep it. Of a hook that is about its end: it is made anew all
+	// the same, as Helm does, but for what carries data or takes others along.
 	Kept bool
 	// Taken: another owner of the tier has it in its inventory and applied it. NewOwner
 	// is one that declares it and has not. Unsure: it is not known whether NewOwner does.
@@ -107,7 +108,7 @@ func (d Candidate) judge() Verdict {
 		return Held
 	case live.State == inventory.Absent:
 		return Gone
-	case d.Others, d.Kept, d.Taken, !d.Ours && !d.Marked:
+	case d.Others, d.Kept && !d.Hook, d.Taken, !d.Ours && !d.Marked:
 		// A release does not own an object just because its manifest names it. Anybody
 		// who may write the release's Secret can put a name there.
 		return Foreign
@@ -123,6 +124,8 @@ func (d Candidate) judge() Verdict {
 		return Queued
 	case live.Confirmed:
 		return Deletable
+	case d.Kept && (takesOthers || inventory.ProtectedKind(e.Group, e.Kind)):
+		return Foreign
 	case takesOthers, !d.Hook && inventory.ProtectedKind(e.Group, e.Kind):
 		return Held
 	}
@@ -177,6 +180,9 @@ type guard struct {
 	// overdue, by id: others had the time to take them.
 	claimed apply.Claims
 	overdue map[string]bool
+	// former reports whether a HelmRelease made a revision of the release before this one; nil knows of
+	// none.
+	former func(ctx context.Context, name string) (bool, error)
 	// pending are the objects of the record of the last handOver.
 	pending []inventory.Entry
 	// confirmed: the release goes, and a person confirmed that on the HelmRelease.
@@ -212,6 +218,13 @@ func (g *guard) look(ctx context.Context, look apply.Look, e inventory.Entry, ho
 	d.Others = owner != "" && (owner != g.obj.Name || labels[ownerNamespace] != g.obj.Namespace) ||
 		release != "" && (release != g.name || annotations[releaseNamespace] != g.namespace)
 	d.Marked = release != "" || d.Hook
+	if d.Others && d.Hook && release == "" && g.former != nil && labels[ownerNamespace] == g.obj.Namespace {
+		// A hook is of the release, whatever its HelmRelease was called when it was made.
+		before, err := g.former(ctx, owner)
+		if d.Others = !before; err != nil {
+			d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
+		}
+	}
 	return d
 }
 
@@ -521,11 +534,14 @@ func (g *guard) sift(ctx context.Context, list, targets kube.ResourceList) *verd
 	for _, info := range list {
 		e := entryOf(info)
 		known = append(known, e)
-		if policy := annotationsOf(info)[kube.ResourcePolicyAnno]; isKeep(policy) {
+		keep, hook := isKeep(annotationsOf(info)[kube.ResourcePolicyAnno]), isHook(info)
+		if keep && !hook {
 			s.left = append(s.left, e)
 			continue
 		}
-		s.add(g.look(ctx, look, e, isHook(info)))
+		d := g.look(ctx, look, e, hook)
+		d.Kept = d.Kept || keep
+		s.add(d)
 	}
 	g.lookWithin(ctx, look, s, inventory.Difference(g.release, known))
 	return s

@@ -116,7 +116,12 @@ func TestJudge(t *testing.T) {
 		"Awaited":          {"another owner is to apply it", Candidate{Entry: configMap, Live: present, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
 		"AwaitedConfirmed": {"a confirmation is of a deletion, not of a hand-over", Candidate{Entry: cluster, Live: confirmed, Ours: true, NewOwner: "Kustomization/x/y"}, Awaited},
 		"AwaitedGoing":     {"it is being deleted already", Candidate{Entry: configMap, Live: with(func(l *inventory.Live) { l.Deleting = true }), Ours: true, NewOwner: "Kustomization/x/y"}, Deletable},
-		"HookCluster":      {"a hook is no way to delete a cluster", Candidate{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
+		"HookKept":         {"Helm makes it anew, and waits for its end", Candidate{Entry: secret, Live: present, Ours: true, Hook: true, Kept: true}, Deletable},
+		"HookKeptData":     {"the chart wants it left behind", Candidate{Entry: claim, Live: present, Ours: true, Hook: true, Kept: true}, Foreign},
+		"HookKeptNamespace": {"with all that is in it", Candidate{Entry: namespace, Live: with(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), Ours: true, Hook: true, Kept: true},
+			Foreign},
+		"HookKeptOther": {"it is another owner's", Candidate{Entry: secret, Live: present, Others: true, Marked: true, Hook: true, Kept: true}, Foreign},
+		"HookCluster":   {"a hook is no way to delete a cluster", Candidate{Entry: cluster, Live: present, Ours: true, Hook: true}, Held},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Judge(tc.candidate); got != tc.want {

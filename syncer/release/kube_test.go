@@ -1,6 +1,8 @@
 package release
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -299,6 +301,85 @@ func TestDeletesAsJudged(t *testing.T) {
 			}
 			if got := strings.Join(deleted, " "); got != tc.result {
 				t.Errorf("%s: the result says that %q was deleted, want %q", tc.reason, got, tc.result)
+			}
+		})
+	}
+}
+
+// TestHooksGo: Helm deletes a hook before it makes it anew, and waits for its end. What stays all the same is not
+// waited for.
+func TestHooksGo(t *testing.T) {
+	keep := kube.ResourcePolicyAnno + ": keep"
+	for name, tc := range map[string]struct {
+		reason string
+		kind   string
+		// declared and live are annotations besides that of hooks; plain: the live object has no such.
+		declared, live string
+		plain          bool
+		owner          string
+		deleted        string
+	}{
+		"Own":         {reason: "it is the release's", owner: "web", deleted: "b"},
+		"Kept":        {reason: "the policy is about what is uninstalled", declared: keep, live: keep, owner: "web", deleted: "b"},
+		"KeptNow":     {reason: "also if it had none when it was made", declared: keep, owner: "web", deleted: "b"},
+		"KeptData":    {reason: "the chart wants the data left behind", kind: "PersistentVolumeClaim", declared: keep, live: keep, owner: "web"},
+		"KeptDataNow": {reason: "whenever it says so", kind: "PersistentVolumeClaim", declared: keep, owner: "web"},
+		"KeptPlain":   {reason: "it was no hook when it was made", declared: keep, live: keep, plain: true, owner: "web"},
+		"Renamed":     {reason: "the HelmRelease had this name before", owner: "old", deleted: "b"},
+		"Other":       {reason: "it is another owner's", owner: "shop"},
+		"Unlabelled":  {reason: "the helm CLI installed it", deleted: "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.kind == "" {
+				tc.kind = "ConfigMap"
+			}
+			hook := "helm.sh/hook: pre-upgrade"
+			parse := func(annotations ...string) *unstructured.Unstructured {
+				annotations = slices.DeleteFunc(annotations, func(a string) bool { return a == "" })
+				return parsed(t, "apiVersion: v1\nkind: "+tc.kind+"\nmetadata: {name: b, uid: uid-b, resourceVersion: '1', annotations: {"+strings.Join(annotations, ", ")+"}}\n")
+			}
+			live := parse(hook, tc.live)
+			if tc.plain {
+				live = parse(tc.live)
+			}
+			if tc.owner != "" {
+				live.SetLabels(map[string]string{ownerName: tc.owner, ownerNamespace: "apps"})
+			}
+			s := &smallServer{objects: map[string]*unstructured.Unstructured{"b": live}}
+			srv := httptest.NewServer(s)
+			defer srv.Close()
+			c, err := apply.Connect(&rest.Config{Host: srv.URL}, runtime.NewScheme())
+			if err != nil {
+				t.Fatal(err)
+			}
+			session, err := open(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := newGuard(c, &v2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "apps"}}, "web", "apps", time.Now)
+			g.former = func(_ context.Context, name string) (bool, error) { return name == "old", nil }
+			k := newKubeClient(t.Context(), session, g, newLogs(logr.Discard(), time.Now, nil), "apps", nil, time.Now)
+			manifest, err := json.Marshal(parse(hook, tc.declared))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := k.Build(bytes.NewReader(manifest), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, errs := k.Delete(list, metav1.DeletePropagationBackground); len(errs) > 0 {
+				t.Errorf("%s: Delete() = %v", tc.reason, errs)
+			}
+			deleted, _, _ := strings.Cut(strings.Join(s.deleted, " "), " ")
+			if deleted != tc.deleted {
+				t.Errorf("%s: deleted %q, want %q", tc.reason, s.deleted, tc.deleted)
+			}
+			w, err := k.GetWaiter(kube.StatusWatcherStrategy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.WaitForDelete(list, time.Second); err != nil {
+				t.Errorf("%s: WaitForDelete() = %v", tc.reason, err)
 			}
 		})
 	}

@@ -95,6 +95,22 @@ func TestUninstallLeavesSuccessor(t *testing.T) {
 	}
 }
 
+// TestFormer: a HelmRelease was renamed, and the release has the same name.
+func TestFormer(t *testing.T) {
+	obj, m := inSync(t)
+	m.stored = nil
+	for _, by := range []string{"apps/old", "other/theirs", "apps/web"} {
+		namespace, name, _ := strings.Cut(by, "/")
+		m.manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, labels: {" + ownerName + ": " + name + ", " + ownerNamespace + ": " + namespace + "}}\n"
+		m.add("web", "apps", &chart.Metadata{Name: "web", Version: "1.0.0"}, nil, common.StatusSuperseded)
+	}
+	for name, want := range map[string]bool{"old": true, "theirs": false, "shop": false} {
+		if got, err := m.newRun(obj, wanted).former(t.Context(), name); err != nil || got != want {
+			t.Errorf("former(%s) = %t, %v", name, got, err)
+		}
+	}
+}
+
 // TestLeaveSuccessor: the HelmRelease points at another release, and somebody else has the
 // one that it left.
 func TestLeaveSuccessor(t *testing.T) {

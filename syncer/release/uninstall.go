@@ -275,6 +275,36 @@ func (n *run) successor(rel *helmrelease.Release) (string, error) {
 	if latest != nil && latest.Targets(rel.Name, rel.Namespace, rel.Version) && verify(latest, rel) == nil {
 		return "", nil
 	}
+	return n.madeByOther(rel)
+}
+
+// former reports whether another HelmRelease of the namespace made a revision of the release that the
+// storage still has, as before a HelmRelease is renamed.
+func (n *run) former(ctx context.Context, name string) (bool, error) {
+	found, err := n.store.revisions(ctx, n.storageNamespace, n.name)
+	if err != nil {
+		return false, fmt.Errorf("cannot list revisions of release %s/%s: %w", n.namespace, n.name, err)
+	}
+	for _, r := range found {
+		rel, err := n.store.read(n.storageNamespace, n.name, r.version)
+		if errors.Is(err, driver.ErrReleaseNotFound) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot read release %s/%s.v%d: %w", n.namespace, n.name, r.version, err)
+		}
+		switch by, err := n.madeByOther(rel); {
+		case err != nil:
+			return false, err
+		case by == n.obj.Namespace+"/"+name:
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// madeByOther is the HelmRelease by whose labels another one made a revision; empty if none did.
+func (n *run) madeByOther(rel *helmrelease.Release) (string, error) {
 	texts := []string{rel.Manifest}
 	for _, h := range rel.Hooks {
 		texts = append(texts, h.Manifest)
