@@ -657,6 +657,35 @@ func TestApplyStep(t *testing.T) {
 	}
 }
 
+// TestSaveLast: what is written of a call that was cancelled is written over nothing that another process wrote.
+func TestSaveLast(t *testing.T) {
+	for name, other := range map[string]bool{"Alone": false, "Other": true} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(nil))
+			s.helm.sync = func(ctx context.Context, req release.Request) (release.Outcome, error) {
+				now := &helmv2.HelmRelease{}
+				if err := s.client.Get(ctx, client.ObjectKeyFromObject(req.Object), now); err != nil {
+					t.Fatal(err)
+				}
+				if now.Status.Failures = 7; other {
+					if err := s.client.Status().Update(ctx, now); err != nil {
+						t.Fatal(err)
+					}
+				}
+				req.Object.Status.Failures = 1
+				return release.Outcome{}, req.SaveLast(ctx)
+			}
+			if _, err := s.Reconciler.apply(t.Context(), s.run); apierrors.IsConflict(err) != other || err != nil && !other {
+				t.Errorf("SaveLast() = %v", err)
+			}
+			written := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.Obj), written); err != nil || (written.Status.Failures == 7) != other {
+				t.Errorf("written are %d failures, %v", written.Status.Failures, err)
+			}
+		})
+	}
+}
+
 // TestForceOutstanding: a request whose force, or reset, Sync has left to be handled is not
 // handled, whatever became of the rest of it.
 func TestForceOutstanding(t *testing.T) {
