@@ -129,7 +129,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		LowerTier:         !run.target.Local(),
 		HandOver:          run.held.HandOver,
 		Ignored: func(gone []inventory.Entry) (map[inventory.Entry]string, error) {
-			return ignored(run.snapshot, obj.Spec.Path, gone)
+			return r.ignored(ctx, run, gone)
 		},
 		Claimed:   r.Claims.Except(obj, run.target, r.applied(ctx, run)),
 		Report:    r.driftMode(obj) == DriftReport,

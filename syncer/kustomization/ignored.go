@@ -1,6 +1,8 @@
 package kustomization
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"path"
 	"strings"
@@ -9,23 +11,42 @@ import (
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/render"
-	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // Bounds of looking for what ignored files declare. A directory that is ignored may hold
-// anything, a whole node_modules.
+// anything, a whole node_modules. No build has looked at it, and it is parsed in the agent's own
+// process, where a node takes a hundred times its text: a document of too many is no manifest.
 const (
-	ignoredFiles = 1000
-	ignoredBytes = 16 << 20
+	ignoredFiles  = 1000
+	ignoredBytes  = 16 << 20
+	ignoredNodes  = 1_500_000
+	documentNodes = 250_000
 )
+
+// hidden has the files that the source ignores: a source.Snapshot.
+type hidden interface {
+	Ignored(dir string, f func(name string, read func() ([]byte, error)) (more bool)) error
+}
+
+// ignored is what the ignored files of a run declare, of entries that are no longer declared. Files
+// are read for one run at a time, as what is parsed takes memory.
+func (r *Reconciler) ignored(ctx context.Context, run *run, gone []inventory.Entry) (map[inventory.Entry]string, error) {
+	select {
+	case r.looking <- struct{}{}:
+		defer func() { <-r.looking }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("cannot look for what ignored files declare: those of others are read: %w", ctx.Err())
+	}
+	return ignored(run.snapshot, run.Obj.Spec.Path, gone)
+}
 
 // ignored finds, for entries that are no longer declared, the files below a path that still
 // declare them and that the source ignores: a line in .sourceignore then removes what
 // nobody meant to remove. Names may get a prefix or suffix, or be variables, when they are
 // built. What is not YAML declares nothing.
-func ignored(snapshot *source.Snapshot, dir string, gone []inventory.Entry) (map[inventory.Entry]string, error) {
+func ignored(snapshot hidden, dir string, gone []inventory.Entry) (map[inventory.Entry]string, error) {
 	found := map[inventory.Entry]string{}
-	files, size := 0, 0
+	files, size, nodes := 0, 0, 0
 	err := snapshot.Ignored(dir, func(name string, read func() ([]byte, error)) bool {
 		if ext := path.Ext(name); ext != ".yaml" && ext != ".yml" && ext != ".json" {
 			return true
@@ -40,18 +61,23 @@ func ignored(snapshot *source.Snapshot, dir string, gone []inventory.Entry) (map
 		if size += len(data); size > ignoredBytes {
 			return false
 		}
-		if render.Check(data) != nil {
-			return true
-		}
-		objects, err := ssautil.ReadObjects(strings.NewReader(string(data)))
-		if err != nil {
-			return true
-		}
-		for _, u := range objects {
-			of := inventory.Of(u)
-			for _, e := range gone {
-				if _, known := found[e]; !known && e.GroupKind() == of.GroupKind() && (strings.Contains(e.Name, of.Name) || strings.Contains(of.Name, "${")) {
-					found[e] = name
+		for document := range bytes.SplitSeq(data, []byte("\n---")) {
+			if !bytes.Contains(document, []byte("kind")) || render.CheckWithin(document, documentNodes) != nil {
+				continue
+			}
+			if nodes += render.Nodes(document); nodes > ignoredNodes {
+				return false
+			}
+			objects, err := ssautil.ReadObjects(bytes.NewReader(document))
+			if err != nil {
+				continue
+			}
+			for _, u := range objects {
+				of := inventory.Of(u)
+				for _, e := range gone {
+					if _, known := found[e]; !known && e.GroupKind() == of.GroupKind() && (strings.Contains(e.Name, of.Name) || strings.Contains(of.Name, "${")) {
+						found[e] = name
+					}
 				}
 			}
 		}

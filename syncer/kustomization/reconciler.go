@@ -119,6 +119,8 @@ type Reconciler struct {
 
 	known known
 	notes notes
+	// looking has a place for the run that reads ignored files.
+	looking chan struct{}
 }
 
 // workers are those that work for an object.
@@ -136,6 +138,7 @@ type applier interface {
 // open makes what the reconciler keeps; it is called before the first reconcile.
 func (r *Reconciler) open() {
 	r.rollouts.now = r.Now
+	r.looking = make(chan struct{}, 1)
 	r.applier = func(c *apply.Cluster, owner apply.Owner, memo *memo.Memo) applier {
 		return apply.New(c, owner, memo, r.Now)
 	}

@@ -237,6 +237,23 @@ func CheckManifests(data []byte) error {
 	return Check(data)
 }
 
+// CheckWithin is Check for what is parsed in this process beside much else: it also refuses what
+// may have more than so many nodes, with those that aliases add.
+func CheckWithin(data []byte, most int) error {
+	n := Nodes(data)
+	if n <= most {
+		added, err := measure(data)
+		if err != nil {
+			return err
+		}
+		n += added
+	}
+	if n > most {
+		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n, most)
+	}
+	return nil
+}
+
 // CheckNodes refuses YAML or JSON that may have more than MaxNodes, without its aliases.
 func CheckNodes(data []byte) error {
 	if n := nodes(data); n > MaxNodes {

@@ -148,3 +148,26 @@ func TestNodes(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckWithin: nodes are counted with those that aliases add.
+func TestCheckWithin(t *testing.T) {
+	const most = 10_000
+	for name, tc := range map[string]struct {
+		reason  string
+		yaml    string
+		refused bool
+	}{
+		"Few":      {"what people write", manifest("a", "k", "v"), false},
+		"Flat":     {"a list of short texts", "a: [" + strings.Repeat("b,", most) + "]", true},
+		"Braces":   {"in braces each text is two", "a: {" + strings.Repeat("b,", most*6/10) + "}", true},
+		"Laughs":   {"what aliases add", laughs(5, 9), true},
+		"Anchors":  {"aliases that add little", laughs(3, 9), false},
+		"Infinite": {"what Check refuses", "data: &a {k: *a}\n", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := CheckWithin([]byte(tc.yaml), most); errors.Is(err, ErrHostile) != tc.refused {
+				t.Errorf("%s: CheckWithin() = %v", tc.reason, err)
+			}
+		})
+	}
+}
