@@ -88,6 +88,8 @@ func generators(o *outside) []fixture {
 		values("self", "an anchor that contains itself", "data: &a {k: *a}\n"),
 		values("deep", "brackets deeper than a stack", strings.Repeat("[", 200_000)+strings.Repeat("]", 200_000)),
 		values("keys", "a mapping of a hundred thousand fields", manyKeys(100_000)),
+		values("flat", "a list of a million texts", "a: ["+strings.Repeat("x,", 900_000)+"x]\n"),
+		below("flat", "braces with a million texts, in the file that is there", "a: {"+strings.Repeat("b,", 900_000)+"b}\n"),
 		values("documents", "a million documents, of which one would count", strings.Repeat("---\n{}\n", 1<<20)),
 		values("large", "a file beyond the limit", "k: "+strings.Repeat("x", 11<<20)+"\n"),
 		values("list", "a list, which is no values", "[1, 2]\n"),

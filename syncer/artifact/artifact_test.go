@@ -346,6 +346,9 @@ func TestHostile(t *testing.T) {
 	wide["bomb.yaml"] = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + strings.Join(laughs(9), "")
 	wide["self.yaml"] = "data: &a {k: *a}\n"
 	wide["deep.yaml"] = strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
+	wide["flat.yaml"] = "a: [" + strings.Repeat("x,", 900_000) + "x]\n"
+	wide["braces.yaml"] = "a: {" + strings.Repeat("b,", 900_000) + "b}\n"
+	wide["expands.yaml"] = "b: &b [" + strings.Repeat("x,", 1000) + "]\nc: [" + strings.Repeat("*b,", 300) + "]\n"
 	wide["values.yaml"] = "a: 1\n"
 	all := map[string]*source.Snapshot{"a": snapshotOf(t, "a", wide), "b": snapshotOf(t, "b", map[string]string{"x": "x"})}
 	stars := strings.Repeat("**/", 300)
@@ -369,6 +372,10 @@ func TestHostile(t *testing.T) {
 		"Bomb":       {"aliases that expand", []string{"@a/values.yaml @artifact/v.yaml", "@a/bomb.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
 		"BombBelow":  {"the other way round", []string{"@a/bomb.yaml @artifact/v.yaml", "@a/values.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
 		"Self":       {"an anchor that contains itself", []string{"@a/values.yaml @artifact/v.yaml", "@a/self.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
+		"Flat":       {"a list of a million texts", []string{"@a/values.yaml @artifact/v.yaml", "@a/flat.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
+		"FlatBelow":  {"the other way round", []string{"@a/flat.yaml @artifact/v.yaml", "@a/values.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
+		"FlatBraces": {"in braces a text is two nodes", []string{"@a/values.yaml @artifact/v.yaml", "@a/braces.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
+		"Expands":    {"aliases that add three hundred thousand", []string{"@a/values.yaml @artifact/v.yaml", "@a/expands.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
 		"Deep":       {"recursion over the depth", []string{"@a/values.yaml @artifact/v.yaml", "@a/deep.yaml @artifact/v.yaml Merge"}, plenty, "refused YAML"},
 	} {
 		t.Run(name, func(t *testing.T) {

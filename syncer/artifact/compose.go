@@ -181,26 +181,9 @@ func (op copying) file(c *source.Composition, effort *source.Effort, to string, 
 			}
 			return buildf("strategy Merge takes files that end in .yaml or .yml")
 		}
-		there, ok, err := c.Read(to)
-		if err != nil {
+		if merged, err := mergeInto(c, effort, to, p); err != nil || merged {
 			return err
 		}
-		if !ok {
-			break
-		}
-		with, err := p.Read()
-		if err != nil {
-			return err
-		}
-		// Parsing takes a microsecond for a few bytes.
-		if err := effort.Spend(1 + (len(there)+len(with))>>2); err != nil {
-			return err
-		}
-		merged, err := merge(there, with)
-		if err != nil {
-			return err
-		}
-		return c.Write(to, merged)
 	}
 	_, err := c.Put(to, p)
 	return err
