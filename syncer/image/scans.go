@@ -29,9 +29,9 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
-// Registries list tags.
+// Registries list tags. room is told how much more memory a list takes while it is read, and may refuse that.
 type Registries interface {
-	List(ctx context.Context, origin source.ImageOrigin) (source.TagList, error)
+	List(ctx context.Context, origin source.ImageOrigin, room func(bytes int) error) (source.TagList, error)
 }
 
 // Scans has the tags of images that ImageRepositories name. It is safe for concurrent use.
@@ -52,6 +52,8 @@ type Scans struct {
 	users map[string]int
 	// objects are what each ImageRepository has.
 	objects map[types.NamespacedName]scan
+	// reading are the lists that registries send at the moment, by what they take so far.
+	reading map[*tagList]bool
 	watch   []func(types.NamespacedName)
 }
 
@@ -107,7 +109,7 @@ const mostListed = 128 << 20
 func listOf(tags []string, at time.Time, namespace string) *tagList {
 	list := &tagList{tags: compact(tags), at: at, namespace: namespace}
 	for _, tag := range list.tags {
-		list.size += len(tag) + 16 // what refers to it
+		list.size += source.TagBytes(tag)
 	}
 	return list
 }
@@ -136,6 +138,7 @@ func (of scan) tags() []string { return of.kept.of(of.list.tags) }
 func NewScans(registries Registries, dir string, now func() time.Time, registry prometheus.Registerer) *Scans {
 	s := &Scans{
 		registries: registries, dir: dir, now: now, most: mostListed, known: map[string]*tagList{}, users: map[string]int{}, objects: map[types.NamespacedName]scan{},
+		reading: map[*tagList]bool{},
 		lists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cascade_image_tag_lists_total",
 			Help: "Lists of tags that ImageRepositories needed, by outcome: sent by a registry, unchanged since, shared with another ImageRepository, kept over a restart, or failed.",
@@ -184,7 +187,9 @@ func (s *Scans) list(ctx context.Context, namespace, identity string, origin sou
 			return kept, nil
 		}
 		at := s.now()
-		got, err := s.registries.List(ctx, origin)
+		reading := &tagList{namespace: namespace}
+		defer s.ended(reading)
+		got, err := s.registries.List(ctx, origin, func(bytes int) error { return s.grow(reading, bytes) })
 		if err != nil {
 			s.lists.WithLabelValues("failed").Inc()
 			return nil, err
@@ -244,32 +249,77 @@ func (s *Scans) young(namespace, identity string, since time.Time) (*tagList, bo
 	return list, !list.at.Before(since)
 }
 
-// room is an error if the tags of an image, in the place of what is known of it, would be too much with those of all others. A
-// namespace has its part of what there is, whatever others have: where all is taken, those go on that have less. It is called
-// with the lock held.
+// grow counts what is being read of a list. Together these have as much room as those that are known: a registry may leave
+// each of them open for as long as the timeout of its ImageRepository.
+func (s *Scans) grow(list *tagList, bytes int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list.size += bytes
+	s.reading[list] = true
+	if bytes <= 0 {
+		return nil
+	}
+	of := shares{namespace: list.namespace}
+	for l := range s.reading {
+		of.count(l)
+	}
+	return of.refuse(s.most)
+}
+
+// ended forgets what was being read of a list.
+func (s *Scans) ended(list *tagList) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.reading, list)
+}
+
+// room is an error if the tags of an image, in the place of what is known of it, would be too much with those of all others. It is
+// called with the lock held.
 func (s *Scans) room(identity string, list *tagList) error {
-	all, own, namespaces := list.size, list.size, map[string]bool{list.namespace: true}
+	of := shares{namespace: list.namespace}
+	of.count(list)
 	counted := map[*string]bool{} // by the first tag: lists that were the same at several times have one memory
 	if before := s.known[identity]; before != nil && before.size > 0 {
 		counted[&before.tags[0]] = true
 	}
 	count := func(l *tagList) {
 		if l.size > 0 && !counted[&l.tags[0]] {
-			counted[&l.tags[0]], namespaces[l.namespace] = true, true
-			if all += l.size; l.namespace == list.namespace {
-				own += l.size
-			}
+			counted[&l.tags[0]] = true
+			of.count(l)
 		}
 	}
 	for _, l := range s.known {
 		count(l)
 	}
-	for _, of := range s.objects {
-		count(of.list)
+	for _, o := range s.objects {
+		count(o.list)
 	}
-	if most := s.most / len(namespaces); all > s.most && own > most {
+	return of.refuse(s.most)
+}
+
+// shares are the memory of lists: of all, and of those of one namespace.
+type shares struct {
+	namespace  string
+	all, own   int
+	namespaces map[string]bool
+}
+
+func (s *shares) count(list *tagList) {
+	if s.namespaces == nil {
+		s.namespaces = map[string]bool{}
+	}
+	s.namespaces[list.namespace] = true
+	if s.all += list.size; list.namespace == s.namespace {
+		s.own += list.size
+	}
+}
+
+// refuse is an error if that is too much. A namespace has its part of what there is, whatever others have: where all is taken, those go on
+// that have less.
+func (s *shares) refuse(most int) error {
+	if part := most / len(s.namespaces); s.all > most && s.own > part {
 		return &source.Error{Reason: source.ReasonLimitExceeded, Err: fmt.Errorf(
-			"the tags of all images take more than %d MiB, and those that namespace %s names more than %d: remove old ones, or ImageRepositories", s.most>>20, list.namespace, most>>20)}
+			"the tags of all images take more than %d MiB, and those that namespace %s names more than %d: remove old ones, or ImageRepositories", most>>20, s.namespace, part>>20)}
 	}
 	return nil
 }

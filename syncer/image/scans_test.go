@@ -235,7 +235,7 @@ func TestScansTell(t *testing.T) {
 // failing is a registry that does not answer.
 type failing struct{ calls int }
 
-func (f *failing) List(context.Context, source.ImageOrigin) (source.TagList, error) {
+func (f *failing) List(context.Context, source.ImageOrigin, func(int) error) (source.TagList, error) {
 	f.calls++
 	return source.TagList{}, errors.New("no answer")
 }
@@ -285,7 +285,7 @@ func TestScansKeptHostile(t *testing.T) {
 // changing is a registry with a thousand tags of a hundred bytes in each image, which are others at each time.
 type changing struct{ calls int }
 
-func (c *changing) List(context.Context, source.ImageOrigin) (source.TagList, error) {
+func (c *changing) List(context.Context, source.ImageOrigin, func(int) error) (source.TagList, error) {
 	c.calls++
 	var tags []string
 	for i := range 1000 {
@@ -349,6 +349,66 @@ func TestScansBounded(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// dripping is a registry that sends lists of some bytes, and ends none before it is told to.
+type dripping struct {
+	bytes int
+	began chan struct{}
+	end   chan struct{}
+}
+
+func (d *dripping) List(ctx context.Context, _ source.ImageOrigin, room func(int) error) (source.TagList, error) {
+	for range d.bytes {
+		if err := room(1); err != nil {
+			return source.TagList{}, err
+		}
+	}
+	d.began <- struct{}{}
+	select {
+	case <-d.end:
+	case <-ctx.Done():
+		return source.TagList{}, ctx.Err()
+	}
+	return source.TagList{Tags: []string{"1.0.0"}}, room(len("1.0.0") + 16 - d.bytes)
+}
+
+// TestScansBoundedInFlight: nor do lists that registries leave open, of which none is known yet.
+func TestScansBoundedInFlight(t *testing.T) {
+	time0 := newClock()
+	d := &dripping{bytes: 400, began: make(chan struct{}, 10), end: make(chan struct{})}
+	s := NewScans(d, "", time0.now, prometheus.NewRegistry())
+	s.most = 1000
+	scan := func(namespace string, n int) error {
+		origin := source.ImageOrigin{URL: fmt.Sprintf("oci://registry/%s-%d", namespace, n)}
+		_, err := s.Scan(t.Context(), types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(n)}, "u", origin, nil, time0.now())
+		return err
+	}
+	ended := make(chan error, 3)
+	begin := func(namespace string, n int) {
+		t.Helper()
+		go func() { ended <- scan(namespace, n) }()
+		select {
+		case <-d.began:
+		case err := <-ended:
+			t.Fatalf("list %d of namespace %s ended with %v", n, namespace, err)
+		}
+	}
+	begin("evil", 0)
+	begin("evil", 1)
+	if err := scan("evil", 2); source.ReasonOf(err) != source.ReasonLimitExceeded {
+		t.Errorf("a third list that is open: %v", err)
+	}
+	begin("good", 0) // has its part
+	close(d.end)
+	for range 3 {
+		if err := <-ended; err != nil {
+			t.Errorf("a list that came to its end: %v", err)
+		}
+	}
+	if err := scan("evil", 2); err != nil || len(s.reading) != 0 {
+		t.Errorf("once the others have ended: %v, and %d are being read", err, len(s.reading))
 	}
 }
 

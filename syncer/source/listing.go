@@ -44,11 +44,13 @@ type TagList struct {
 var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 // List lists the tags of a repository. A registry that gives its answers entity tags is asked whether they are
-// still right. It refuses more than MaxTags, and answers of more than eight MiB or altogether thirty-two.
-func (i *Images) List(ctx context.Context, origin ImageOrigin) (TagList, error) {
+// still right. It refuses more than MaxTags, and answers of more than eight MiB or altogether thirty-two. room is told how
+// many bytes more, or fewer, are in memory of what was read, and refuses by its error: many lists may be read at the same time, each
+// for as long as its registry likes.
+func (i *Images) List(ctx context.Context, origin ImageOrigin, room func(bytes int) error) (TagList, error) {
 	var found TagList
 	err := i.do(ctx, origin, ReasonReadFailed, func(ctx context.Context, r *registry) error {
-		asked := &tagListing{known: i.lists, origin: origin.key()}
+		asked := &tagListing{known: i.lists, origin: origin.key(), room: room}
 		asked.left.Store(MaxTags + 1000)
 		ctx = context.WithValue(ctx, tagListingKey{}, asked)
 		failed := func(err error) error {
@@ -67,10 +69,15 @@ func (i *Images) List(ctx context.Context, origin ImageOrigin) (TagList, error) 
 			if err != nil {
 				return failed(err)
 			}
+			size := 0
 			for _, tag := range page.Tags {
 				if tagForm.MatchString(tag) {
 					found.Tags = append(found.Tags, tag)
+					size += TagBytes(tag)
 				}
+			}
+			if err := room(size - int(asked.page.Swap(0))); err != nil {
+				return failed(err)
 			}
 			if len(found.Tags) > MaxTags {
 				return failed(tooManyTags())
@@ -81,6 +88,9 @@ func (i *Images) List(ctx context.Context, origin ImageOrigin) (TagList, error) 
 	})
 	return found, err
 }
+
+// TagBytes is the memory that a tag takes in a list.
+func TagBytes(tag string) int { return len(tag) + 16 } // what refers to it
 
 func tooManyTags() error {
 	return failf(ReasonLimitExceeded, "the registry has more than %d tags of it; remove old ones", MaxTags)
@@ -101,6 +111,18 @@ type tagListing struct {
 	left atomic.Int64
 	// same and other count the answers that were known and those that were sent.
 	same, other atomic.Int64
+	// room is told what is read, and page counts that of the answer whose tags are not in the list yet.
+	room func(bytes int) error
+	page atomic.Int64
+}
+
+// read counts bytes of an answer with so many elements of lists, and is an error if that is too much.
+func (l *tagListing) read(bytes, elements int) error {
+	if l.left.Add(-int64(elements)) < 0 {
+		return tooManyTags()
+	}
+	l.page.Add(int64(bytes))
+	return l.room(bytes)
 }
 
 type tagListingKey struct{}
@@ -147,7 +169,7 @@ func (l *tagListing) answer(req *http.Request, res *http.Response) io.ReadCloser
 			body = &remembered{ReadCloser: body, as: listed{tag: tag, header: header}, keep: func(as listed) { l.known.put(l.key(req), as, len(as.body)+1000) }}
 		}
 	}
-	return &elements{ReadCloser: body, left: &l.left}
+	return &elements{ReadCloser: body, of: l}
 }
 
 // remembered keeps an answer that was read to its end.
@@ -187,7 +209,7 @@ func (r *remembered) Close() error {
 // does not look at the names of fields, of which JSON has many spellings.
 type elements struct {
 	io.ReadCloser
-	left *atomic.Int64
+	of *tagListing
 
 	depth int
 	// list: what is open at the second depth is a list.
@@ -197,7 +219,7 @@ type elements struct {
 
 func (e *elements) Read(p []byte) (int, error) {
 	n, err := e.ReadCloser.Read(p)
-	count := int64(0)
+	count := 0
 	for _, c := range p[:n] {
 		switch {
 		case e.escaped:
@@ -218,8 +240,8 @@ func (e *elements) Read(p []byte) (int, error) {
 			count++
 		}
 	}
-	if e.left.Add(-count) < 0 {
-		return 0, tooManyTags()
+	if err := e.of.read(n, count); err != nil {
+		return 0, err
 	}
 	return n, err
 }

@@ -22,6 +22,9 @@ func tagServer(t *testing.T, list http.HandlerFunc) ImageOrigin {
 	return ImageOrigin{URL: "oci://" + strings.TrimPrefix(server.URL, "http://") + "/org/app", Insecure: true}
 }
 
+// ample has room for anything.
+func ample(int) error { return nil }
+
 func TestList(t *testing.T) {
 	quoted := func(n int, tag string) string { return strings.TrimSuffix(strings.Repeat(`"`+tag+`",`, n), ",") }
 	for name, tt := range map[string]struct {
@@ -75,7 +78,7 @@ func TestList(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			images := NewImages(t.TempDir(), 1<<20, time.Now)
-			got, err := images.List(t.Context(), tagServer(t, tt.list))
+			got, err := images.List(t.Context(), tagServer(t, tt.list), ample)
 			if tt.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fails) || ReasonOf(err) != tt.as {
 					t.Errorf("%s: got %d tags, %v; want %s with %q", tt.reason, len(got.Tags), err, tt.as, tt.fails)
@@ -116,7 +119,7 @@ func TestListUnchanged(t *testing.T) {
 	images := NewImages(t.TempDir(), 1<<20, time.Now)
 	list := func(origin ImageOrigin, tags int, unchanged bool) {
 		t.Helper()
-		got, err := images.List(t.Context(), origin)
+		got, err := images.List(t.Context(), origin, ample)
 		if err != nil || len(got.Tags) != tags || got.Unchanged != unchanged {
 			t.Fatalf("got %+v, %v; want %d tags, unchanged %t", got, err, tags, unchanged)
 		}
@@ -132,4 +135,40 @@ func TestListUnchanged(t *testing.T) {
 	other := origin
 	other.Secrets = []map[string][]byte{{"username": []byte("u"), "password": []byte("p")}}
 	list(other, 4, false)
+}
+
+// TestListRoom: what is read is told while it is read, an answer before its end; and what is left of it are its tags.
+func TestListRoom(t *testing.T) {
+	images := NewImages(t.TempDir(), 1<<20, time.Now)
+	others := strings.Repeat("x", 100_000)
+	pages := tagServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("last") == "" {
+			w.Header().Set("Link", `</v2/org/app/tags/list?last=1>; rel="next"`)
+		}
+		fmt.Fprint(w, `{"manifest":"`+others+`","tags":["1.0.0","no tag"]}`)
+	})
+	now, most := 0, 0
+	got, err := images.List(t.Context(), pages, func(bytes int) error {
+		now += bytes
+		most = max(most, now)
+		return nil
+	})
+	if want := 2 * TagBytes("1.0.0"); err != nil || len(got.Tags) != 2 || now != want || most < len(others) || most > 2*len(others) {
+		t.Errorf("got %q, %v; %d bytes of %d are left, want %d", got.Tags, err, now, most, want)
+	}
+	open := tagServer(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, `{"tags":["1.0.0"`+strings.Repeat(" ", 1<<20))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	now = 0
+	_, err = images.List(t.Context(), open, func(bytes int) error {
+		if now += bytes; now > 100_000 {
+			return failf(ReasonLimitExceeded, "there is no room")
+		}
+		return nil
+	})
+	if ReasonOf(err) != ReasonLimitExceeded || !strings.Contains(err.Error(), "there is no room") {
+		t.Errorf("of an answer without an end: %v after %d bytes", err, now)
+	}
 }

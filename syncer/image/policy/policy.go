@@ -22,8 +22,7 @@ import (
 const (
 	mostRange     = 4 << 10
 	mostExtracted = 1 << 10
-	mostTexts     = 16 << 20 // of all tags, of which the longest 100 000 are less
-	mostGroups    = 100      // of an expression that extracts: each step of it remembers where all of them are
+	mostGroups    = 100 // of an expression that extracts: each step of it remembers where all of them are
 )
 
 // descending is the order that chooses the first instead of the last.
@@ -40,32 +39,60 @@ func (e *Invalid) Unwrap() error { return e.Err }
 
 func invalid(format string, args ...any) error { return &Invalid{fmt.Errorf(format, args...)} }
 
-// candidate is a tag and the text by which it is compared.
-type candidate struct{ tag, text string }
+// contest finds the best of tags that come one after the other. It keeps the best one and no other: an image has a hundred
+// thousand, what is extracted of each may be a kilobyte, and many policies choose at the same time.
+type contest interface {
+	// look looks at a tag, and the text by which it is compared.
+	look(tag, text string) error
+	// best is the best tag so far, false if none is fit.
+	best() (string, bool)
+}
+
+// by compares tags by what is read of their texts.
+type by[K any] struct {
+	// read is false for a text that is not fit.
+	read    func(text string) (K, bool, error)
+	compare func(a, b K) int
+
+	tag  string
+	key  K
+	some bool
+}
+
+// look takes the greatest. Of equal ones, the greatest tag is taken, so that it is the same one each time.
+func (b *by[K]) look(tag, text string) error {
+	key, fits, err := b.read(text)
+	if err != nil || !fits {
+		return err
+	}
+	if !b.some || cmp.Or(b.compare(key, b.key), strings.Compare(tag, b.tag)) > 0 {
+		b.tag, b.key, b.some = tag, key, true
+	}
+	return nil
+}
+
+func (b *by[K]) best() (string, bool) { return b.tag, b.some }
 
 // Latest returns the tag that a policy chooses. filter may be nil. The context bounds the time in which
 // tags are matched with it.
 func Latest(ctx context.Context, choice imagev1.ImagePolicyChoice, filter *imagev1.TagFilter, tags []string) (string, error) {
-	order, err := orderOf(choice)
+	contest, err := contestOf(choice)
 	if err != nil {
 		return "", err
 	}
-	candidates, err := filtered(ctx, filter, tags)
+	passed, err := filtered(ctx, filter, tags, contest.look)
 	if err != nil {
 		return "", err
 	}
-	best, err := order(candidates)
-	if err != nil {
-		return "", err
+	best, ok := contest.best()
+	if !ok {
+		return "", fmt.Errorf("cannot choose among %d tags, of which %d pass spec.filterTags: %w", len(tags), passed, ErrNone)
 	}
-	if best == nil {
-		return "", fmt.Errorf("cannot choose among %d tags, of which %d pass spec.filterTags: %w", len(tags), len(candidates), ErrNone)
-	}
-	return best.tag, nil
+	return best, nil
 }
 
-// orderOf returns the function that finds the best candidate, nil if none is fit.
-func orderOf(choice imagev1.ImagePolicyChoice) (func([]candidate) (*candidate, error), error) {
+// contestOf is how a policy chooses.
+func contestOf(choice imagev1.ImagePolicyChoice) (contest, error) {
 	given := 0
 	for _, set := range []bool{choice.SemVer != nil, choice.Alphabetical != nil, choice.Numerical != nil} {
 		if set {
@@ -79,12 +106,13 @@ func orderOf(choice imagev1.ImagePolicyChoice) (func([]candidate) (*candidate, e
 		return bySemVer(choice.SemVer.Range)
 	case choice.Alphabetical != nil:
 		sign, err := signOf(choice.Alphabetical.Order)
-		return func(all []candidate) (*candidate, error) {
-			return best(all, func(a, b candidate) int { return sign * strings.Compare(a.text, b.text) }), nil
+		return &by[string]{
+			read:    func(text string) (string, bool, error) { return text, true, nil },
+			compare: func(a, b string) int { return sign * strings.Compare(a, b) },
 		}, err
 	case choice.Numerical != nil:
 		sign, err := signOf(choice.Numerical.Order)
-		return func(all []candidate) (*candidate, error) { return byNumber(all, sign) }, err
+		return &by[number]{read: readNumber, compare: func(a, b number) int { return sign * a.compare(b) }}, err
 	}
 	return nil, invalid("cannot use spec.policy: it has none of semver, alphabetical and numerical")
 }
@@ -99,17 +127,7 @@ func signOf(order string) (int, error) {
 	return 0, invalid("cannot use the order %q of spec.policy: it is asc or desc", order)
 }
 
-// best returns the greatest candidate. Of equal ones, the greatest tag is taken, so that it is the
-// same one each time.
-func best(all []candidate, compare func(a, b candidate) int) *candidate {
-	if len(all) == 0 {
-		return nil
-	}
-	found := slices.MaxFunc(all, func(a, b candidate) int { return cmp.Or(compare(a, b), strings.Compare(a.tag, b.tag)) })
-	return &found
-}
-
-func bySemVer(text string) (func([]candidate) (*candidate, error), error) {
+func bySemVer(text string) (contest, error) {
 	if len(text) > mostRange {
 		return nil, invalid("cannot use the range of spec.policy.semver: it has more than %d bytes", mostRange)
 	}
@@ -117,18 +135,12 @@ func bySemVer(text string) (func([]candidate) (*candidate, error), error) {
 	if err != nil {
 		return nil, invalid("cannot use the range %q of spec.policy.semver: %w", text, err)
 	}
-	return func(all []candidate) (*candidate, error) {
-		versions := make(map[candidate]*semver.Version, len(all))
-		var fit []candidate
-		for _, c := range all {
-			v, err := version.Parse(c.text)
-			if err != nil || !constraint.Check(v) {
-				continue
-			}
-			versions[c] = v
-			fit = append(fit, c)
-		}
-		return best(fit, func(a, b candidate) int { return versions[a].Compare(versions[b]) }), nil
+	return &by[*semver.Version]{
+		read: func(text string) (*semver.Version, bool, error) {
+			v, err := version.Parse(text)
+			return v, err == nil && constraint.Check(v), nil
+		},
+		compare: (*semver.Version).Compare,
 	}, nil
 }
 
@@ -143,20 +155,16 @@ func (a number) compare(b number) int {
 	return cmp.Or(cmp.Compare(a.value, b.value), cmp.Compare(len(a.digits), len(b.digits)), strings.Compare(a.digits, b.digits))
 }
 
-func byNumber(all []candidate, sign int) (*candidate, error) {
-	numbers := make(map[candidate]number, len(all))
-	for _, c := range all {
-		value, err := strconv.ParseFloat(c.text, 64)
-		if err != nil || math.IsNaN(value) || math.IsInf(value, 0) {
-			return nil, fmt.Errorf("cannot compare %q as a number; let spec.filterTags pass numbers only", c.text)
-		}
-		n := number{value: value}
-		if strings.Trim(c.text, "0123456789") == "" {
-			n.digits = strings.TrimLeft(c.text, "0")
-		}
-		numbers[c] = n
+func readNumber(text string) (number, bool, error) {
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(value) || math.IsInf(value, 0) {
+		return number{}, false, fmt.Errorf("cannot compare %q as a number; let spec.filterTags pass numbers only", text)
 	}
-	return best(all, func(a, b candidate) int { return sign * numbers[a].compare(numbers[b]) }), nil
+	n := number{value: value}
+	if strings.Trim(text, "0123456789") == "" {
+		n.digits = strings.TrimLeft(text, "0")
+	}
+	return n, true, nil
 }
 
 // compile compiles an expression of a spec.
@@ -168,47 +176,52 @@ func compile(where, text string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-func filtered(ctx context.Context, filter *imagev1.TagFilter, tags []string) ([]candidate, error) {
-	candidates := make([]candidate, 0, len(tags))
+// filtered calls look with each tag that passes a filter, and the text by which it is compared. It returns how many do.
+func filtered(ctx context.Context, filter *imagev1.TagFilter, tags []string, look func(tag, text string) error) (passed int, err error) {
 	if filter == nil {
 		for _, tag := range tags {
-			candidates = append(candidates, candidate{tag, tag})
+			if err := look(tag, tag); err != nil {
+				return 0, err
+			}
 		}
-		return candidates, nil
+		return len(tags), nil
 	}
 	re, err := compile("spec.filterTags.pattern", filter.Pattern)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if len(filter.Extract) > mostExtracted {
-		return nil, invalid("cannot use spec.filterTags.extract: it has more than %d bytes", mostExtracted)
+		return 0, invalid("cannot use spec.filterTags.extract: it has more than %d bytes", mostExtracted)
 	}
 	if filter.Extract != "" && re.NumSubexp() > mostGroups {
-		return nil, invalid("cannot use spec.filterTags.pattern: it has more than %d groups", mostGroups)
+		return 0, invalid("cannot use spec.filterTags.pattern: it has more than %d groups", mostGroups)
 	}
-	texts, text := 0, []byte(nil)
+	var expanded []byte
 	for _, tag := range tags {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("cannot match %d tags with spec.filterTags: %w", len(tags), err)
+			return 0, fmt.Errorf("cannot match %d tags with spec.filterTags: %w", len(tags), err)
 		}
+		text := tag
 		if filter.Extract == "" {
-			if re.MatchString(tag) {
-				candidates = append(candidates, candidate{tag, tag})
+			if !re.MatchString(tag) {
+				continue
 			}
-			continue
+		} else {
+			match := re.FindStringSubmatchIndex(tag)
+			if match == nil {
+				continue
+			}
+			if expanded = re.ExpandString(expanded[:0], filter.Extract, tag, match); len(expanded) > mostExtracted {
+				return 0, invalid("cannot use spec.filterTags.extract: it makes more than %d bytes of a tag", mostExtracted)
+			}
+			text = string(expanded)
 		}
-		if match := re.FindStringSubmatchIndex(tag); match != nil {
-			text = re.ExpandString(text[:0], filter.Extract, tag, match)
-			if len(text) > mostExtracted {
-				return nil, invalid("cannot use spec.filterTags.extract: it makes more than %d bytes of a tag", mostExtracted)
-			}
-			if texts += len(text); texts > mostTexts {
-				return nil, invalid("cannot use spec.filterTags.extract: it makes more than %d bytes of all tags", mostTexts)
-			}
-			candidates = append(candidates, candidate{tag, string(text)})
+		if err := look(tag, text); err != nil {
+			return 0, err
 		}
+		passed++
 	}
-	return candidates, nil
+	return passed, nil
 }
 
 // Kept returns the tags that no expression of an exclusion list matches, in their order. The context bounds
