@@ -37,7 +37,7 @@ func TestIgnored(t *testing.T) {
 		parses bool
 	}{
 		"Declared":  {reason: "the file that still has it", files: hiddenFiles{"a.yaml": config("other"), "b.yaml": config("gone")}, want: "b.yaml"},
-		"Prefix":    {reason: "the build gave it a prefix", files: hiddenFiles{"a.yaml": config("on")}, want: "a.yaml"},
+		"Prefix":    {reason: "the build gave it a prefix", files: hiddenFiles{"a.yaml": config("one")}, want: "a.yaml"},
 		"Variable":  {reason: "its name is one of the build", files: hiddenFiles{"a.yaml": config(`"${NAME}"`)}, want: "a.yaml"},
 		"JSON":      {reason: "manifests may be JSON", files: hiddenFiles{"a.json": `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"gone"}}`}, want: "a.json"},
 		"List":      {reason: "or a list of them", files: hiddenFiles{"a.yaml": "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: gone}}\n"}, want: "a.yaml"},
