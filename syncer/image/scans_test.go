@@ -380,9 +380,11 @@ func TestScansBoundedInFlight(t *testing.T) {
 	d := &dripping{bytes: 400, began: make(chan struct{}, 10), end: make(chan struct{})}
 	s := NewScans(d, "", time0.now, prometheus.NewRegistry())
 	s.most = 1000
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	scan := func(namespace string, n int) error {
 		origin := source.ImageOrigin{URL: fmt.Sprintf("oci://registry/%s-%d", namespace, n)}
-		_, err := s.Scan(t.Context(), types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(n)}, "u", origin, nil, time0.now())
+		_, err := s.Scan(ctx, types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(n)}, "u", origin, nil, time0.now())
 		return err
 	}
 	ended := make(chan error, 3)

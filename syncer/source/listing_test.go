@@ -1,6 +1,7 @@
 package source
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -162,7 +163,9 @@ func TestListRoom(t *testing.T) {
 		<-r.Context().Done()
 	})
 	now = 0
-	_, err = images.List(t.Context(), open, func(bytes int) error {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = images.List(ctx, open, func(bytes int) error {
 		if now += bytes; now > 100_000 {
 			return failf(ReasonLimitExceeded, "there is no room")
 		}
