@@ -242,7 +242,7 @@ func CheckManifests(data []byte) error {
 func CheckWithin(data []byte, most int) error {
 	n := Nodes(data)
 	if n <= most {
-		added, err := measure(data)
+		added, err := Added(data)
 		if err != nil {
 			return err
 		}
