@@ -15,7 +15,8 @@ import (
 
 // HandOverBound is how long an object is kept for an owner that declares it and does
 // not take it over. It begins anew when other objects are to be handed over. It does
-// not apply to protected objects that are known to be declared, which are kept as long as they are.
+// not apply to protected objects that are known to be declared, nor to what the owner gets once a Rollout lets it:
+// these are kept as long as they are declared.
 const HandOverBound = 10 * time.Minute
 
 // Of HandOverBound, handOverLeft is left at least when a process looks first, and time after
@@ -129,7 +130,7 @@ func HandOverMessage(kept []Entry, newOwner string, unsure bool, record v1alpha1
 			"or its cluster does not prove which it is; it is kept until %s; mend what fails there, or take it out of what %s declares",
 			newOwner, Names(kept), until, newOwner)
 	}
-	return fmt.Sprintf("%s is declared by %s now, which has not applied it yet; it is kept until %s, or as long as it is protected; "+
+	return fmt.Sprintf("%s is declared by %s now, which has not applied it yet; it is kept until %s, or as long as it is protected or a Rollout holds it back there; "+
 		"let that one apply it, or remove it there too", Names(kept), newOwner, until)
 }
 

@@ -43,6 +43,7 @@ func TestPlanHandOver(t *testing.T) {
 		"Overdue":      {reason: "the new owner had the time", live: map[Entry]Live{config("a"): declared}, record: since(HandOverBound, config("a")), deletes: "a"},
 		"OtherObjects": {reason: "the time is that of these objects", live: map[Entry]Live{config("a"): declared, config("b"): declared}, record: since(HandOverBound, config("a")), kept: "a b"},
 		"Protected":    {reason: "data is kept as long as anybody declares it", live: map[Entry]Live{volume: declared}, record: since(24*time.Hour, volume), kept: "v"},
+		"Ahead":        {reason: "a Rollout lets the new owner have it in days", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Ahead = true }), config("b"): declared}, record: since(24*time.Hour, config("a"), config("b")), kept: "a", deletes: "b"},
 		"Unsure":       {reason: "nobody is known to declare it: a person decides", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume), late: "v", protected: "v"},
 		"UnsureYet":    {reason: "it may be known soon", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure, l.Confirmed = true, true })}, kept: "v"},
 		"UnsureGoes":   {reason: "a person decided", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure, l.Confirmed = true, true })}, record: since(HandOverBound, volume), deletes: "v"},

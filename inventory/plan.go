@@ -86,8 +86,9 @@ type Live struct {
 	// HandOver names another owner that declares the object now, and does not have it
 	// in its inventory yet.
 	HandOver string
-	// Unsure: it is not known whether HandOver declares it.
-	Unsure bool
+	// Unsure: it is not known whether HandOver declares it. Ahead: that one has it once a Rollout
+	// lets it, which may take days.
+	Unsure, Ahead bool
 	// Again: the owner itself declares the object by now, by a newer revision or spec,
 	// or will when it is created again.
 	Again bool
@@ -292,7 +293,7 @@ func PlanPrune(f Facts) Plan {
 			c.gone++
 		case live.Deleting:
 			p.waits(e, live)
-		case live.HandOver != "" && (!overdue || !live.Unsure && Protected(e, live, f.LowerTier)):
+		case live.HandOver != "" && (!overdue || !live.Unsure && (live.Ahead || Protected(e, live, f.LowerTier))):
 			inhabited[e.Namespace], awaited[e.Namespace] = true, awaited[e.Namespace] || live.Serves()
 			p.handsOver(e, live)
 			c.gone++

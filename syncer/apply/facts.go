@@ -182,7 +182,7 @@ func (a *Applier) claim(ctx context.Context, e inventory.Entry, labels map[strin
 		live.Again = true
 	case live.Claimed != "":
 	case claim.Kind == Declared, claim.Unsure:
-		live.HandOver, live.Unsure = claim.Owner, claim.Unsure
+		live.HandOver, live.Unsure, live.Ahead = claim.Owner, claim.Unsure, claim.Ahead
 	default:
 		live.Claimed = claim.Owner
 	}

@@ -110,6 +110,8 @@ type Claim struct {
 	// Unsure: it is not known whether the owner has or declares it in this cluster, which counts
 	// as Declared.
 	Unsure bool
+	// Ahead: the owner has what it declares once a Rollout lets it, which may take days.
+	Ahead bool
 	// Perhaps are owners that have the object in their inventories, and of which it is not
 	// known whether they applied it in this cluster. One whose labels it has did.
 	Perhaps []string

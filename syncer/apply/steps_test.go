@@ -299,6 +299,7 @@ func TestPrune(t *testing.T) {
 		racing  bool
 		claimed string
 		unsure  bool
+		ahead   bool
 		perhaps []string
 		deleted string
 		left    string
@@ -318,6 +319,7 @@ func TestPrune(t *testing.T) {
 		"Perhaps": {reason: "it was applied here, as its labels say", object: owned("ConfigMap", "old"), live: func(u *unstructured.Unstructured) {
 			u.SetLabels(map[string]string{group + "/name": "ops", group + "/namespace": "apps", releaseGroup + "/name": "y", releaseGroup + "/namespace": "x"})
 		}, claimed: "HelmRelease/x/a", unsure: true, perhaps: []string{"HelmRelease/x/a", "HelmRelease/x/y"}},
+		"Ahead":     {reason: "a Rollout lets another owner have it, whenever that is", object: owned("ConfigMap", "old"), claimed: "Kustomization/x/y", ahead: true, left: "old", pending: true, waits: true},
 		"Protected": {reason: "a real cluster is at its other end", object: owned("Cluster", "old"), left: "old", held: true},
 		"Confirmed": {reason: "a person confirmed it", object: owned("Cluster", "old"), live: annotate(v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), deleted: "old"},
 		"Racing":    {reason: "two Clusters whose end was confirmed go one after the other, whoever owns them", object: owned("Cluster", "old"), live: annotate(v1alpha1.DeletionAnnotation, v1alpha1.DeletionConfirmed), racing: true, left: "old", pending: true},
@@ -341,9 +343,16 @@ func TestPrune(t *testing.T) {
 			e := inventory.Of(tc.object)
 			res := Result{Changes: ssa.NewChangeSet()}
 			claims := func(context.Context, inventory.Entry, inventory.Entry) (Claim, error) {
+				if tc.ahead {
+					return Claim{Owner: tc.claimed, Kind: Declared, Ahead: true}, nil
+				}
 				return Claim{Owner: tc.claimed, Unsure: tc.unsure, Perhaps: tc.perhaps}, nil
 			}
-			err := a.prune(t.Context(), inventory.Facts{Owned: []inventory.Entry{e}, Rendered: nil, Asked: tc.object.GetKind() != clusterapi.ClusterKind.Kind}, Options{Claimed: claims}, nil, &res)
+			facts := inventory.Facts{Owned: []inventory.Entry{e}, Rendered: nil, Asked: tc.object.GetKind() != clusterapi.ClusterKind.Kind}
+			if tc.ahead {
+				facts.HandOver = inventory.HandingOver(facts.Owned, nil, time.Now().Add(-24*time.Hour))
+			}
+			err := a.prune(t.Context(), facts, Options{Claimed: claims}, nil, &res)
 			if (err != nil) != (tc.fails != "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
 				t.Errorf("%s: prune() = %v, want %q", tc.reason, err, tc.fails)
 			}

@@ -125,8 +125,8 @@ type claims struct {
 type claim struct {
 	namespace string
 	owner     inventory.Entry
-	// unsure: it may be about another cluster.
-	unsure bool
+	// unsure: it may be about another cluster. ahead: a Rollout holds it back.
+	unsure, ahead bool
 }
 
 // split takes the namespace off an id, and leaves name, group and kind. A namespace has
@@ -160,7 +160,7 @@ func (c *claims) on(ctx context.Context, e, except inventory.Entry) apply.Claim 
 		return found
 	}
 	if by := find(c.declared, false); by != nil {
-		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared, Perhaps: found.Perhaps}
+		return apply.Claim{Owner: by.owner.String(), Kind: apply.Declared, Ahead: by.ahead, Perhaps: found.Perhaps}
 	}
 	if found.Owner != "" {
 		return found

@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -36,7 +37,10 @@ type Declaration struct {
 	// Entries as the manifests have them: that of a cluster-scoped object may have a
 	// namespace.
 	Entries []inventory.Entry
-	// Owners are the Kustomizations and HelmReleases among them.
+	// Ahead are entries that it has at that revision and does not declare yet: a Rollout lets their Clusters have
+	// them later, perhaps in days. What moves to it from another owner is not to be deleted in between.
+	Ahead []inventory.Entry
+	// Owners are the Kustomizations and HelmReleases among both.
 	Owners []*unstructured.Unstructured
 	// Unknown is why it is not known what the owner declares; nil if it is.
 	// Passing: it will be known soon.
@@ -75,8 +79,8 @@ type visit struct {
 	owner client.Object
 	// by declares the owner; the zero value if the owner exists in this form.
 	by inventory.Entry
-	// late: by may not apply it for long.
-	late bool
+	// late: by may not apply it for long. ahead: for as long as a Rollout holds it back.
+	late, ahead bool
 }
 
 // claims finds out about all owners.
@@ -237,30 +241,35 @@ func (s *survey) look(ctx context.Context, v visit) {
 		}
 		return
 	case there != elsewhere:
-		in, by := s.found.declared, e
+		in, by, again := s.found.declared, e, false
 		switch {
 		case isSelf && (v.late || there != here && !s.self.GetDeletionTimestamp().IsZero()):
 			// Self has to wait for that one. If it goes, what is declared for it in another
 			// cluster takes nothing over here.
 			by = v.by
 		case isSelf:
-			in = s.found.again
+			in, again = s.found.again, true
 		}
-		for _, of := range d.Entries {
-			namespace, rest := split(of.ID())
-			in[rest] = append(in[rest], claim{namespace: namespace, owner: by, unsure: there != here})
+		add := func(entries []inventory.Entry, ahead bool) {
+			for _, of := range entries {
+				namespace, rest := split(of.ID())
+				in[rest] = append(in[rest], claim{namespace: namespace, owner: by, unsure: there != here, ahead: ahead})
+			}
+		}
+		if add(d.Entries, v.ahead); !again { // what is ahead of self is nothing to it: it goes by what it may have
+			add(d.Ahead, true)
 		}
 	}
 	if !local || isSelf {
 		return
 	}
 	for _, u := range d.Owners {
-		s.declared(u, v.owner)
+		s.declared(u, v.owner, v.ahead || slices.Contains(d.Ahead, inventory.Of(u)))
 	}
 }
 
-// declared adds an owner that another one declares, in the form in which it will be.
-func (s *survey) declared(u *unstructured.Unstructured, by client.Object) {
+// declared adds an owner that another one declares, in the form in which it will be. ahead: once a Rollout lets it.
+func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead bool) {
 	o := newOwner(u.GetKind())
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
 		return // the API server will not take it either
@@ -280,7 +289,7 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object) {
 		return
 	}
 	s.seen[form] = true
-	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by), late: suspended(by) || isFailing(by) && !s.recent(by)})
+	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by), late: ahead || suspended(by) || isFailing(by) && !s.recent(by), ahead: ahead})
 }
 
 // lost reports whether one of the owners that an owner applied does not exist or is being

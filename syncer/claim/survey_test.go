@@ -73,6 +73,12 @@ func (d Declaration) settled() Declaration {
 	return d
 }
 
+// ahead has a Rollout hold back what is declared.
+func (d Declaration) ahead() Declaration {
+	d.Ahead, d.Entries = d.Entries, nil
+	return d
+}
+
 func unknown(passing bool) Declaration {
 	return Declaration{Unknown: errors.New("no such file"), Passing: passing}
 }
@@ -162,6 +168,9 @@ func TestSurvey(t *testing.T) {
 		"OwnPathSoon":    {reason: "a parent that fails since a moment ago may be part of the change", owners: []client.Object{of("root", "root", failing(time.Minute))}, git: sources{"root": Declaration{}.and(of("old", "two")), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"OwnPathUnknown": {reason: "what the form has that a suspended parent has for it is not known", owners: []client.Object{of("root", "root", suspendedNow)}, git: sources{"root": Declaration{}.and(of("old", "two")), "two": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
 		"OwnPathWithout": {reason: "a parent gives the one that asks another path, where it is not declared", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "two")), "two": has("b")}},
+		"Ahead":          {reason: "a Rollout lets another one have it later", owners: []client.Object{of("new", "two")}, git: sources{"two": has("a").ahead()}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Ahead: true}},
+		"AheadBelow":     {reason: "a Rollout lets a parent have the owner later that declares it", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("new", "two")).ahead(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared, Ahead: true}},
+		"AheadOfSelf":    {reason: "what the one that asks may have later is nothing to it", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "two")), "two": has("a").ahead()}},
 		"Superseded":     {reason: "a newer revision came", superseded: true, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"Elsewhere": {reason: "it is declared for another cluster", owners: []client.Object{of("new", "two", func(k *kustomizev1.Kustomization) {
 			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "tenant"}}

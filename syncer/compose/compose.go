@@ -89,6 +89,9 @@ type Composition struct {
 	Objects []*unstructured.Unstructured
 	// Kept are entries of the inventory that are neither applied nor pruned.
 	Kept []inventory.Entry
+	// Ahead are objects of the newest rendering that are neither applied nor kept: they come as soon as their
+	// Clusters may have that. They are not copies.
+	Ahead []*unstructured.Unstructured
 }
 
 // choice is a rendering that has a say in what an object is, and where it has that.
@@ -130,6 +133,7 @@ func Compose(f Facts) Composition {
 	var out Composition
 	out.Objects = c.inOrder(renderings)
 	out.Kept = c.keep(out.Objects)
+	out.Ahead = c.ahead(out)
 	return out
 }
 
@@ -311,6 +315,24 @@ func (c *composer) keep(applied []*unstructured.Unstructured) []inventory.Entry 
 		}
 	}
 	return kept
+}
+
+// ahead are the objects of the newest rendering that a composition has no part in.
+func (c *composer) ahead(of Composition) []*unstructured.Unstructured {
+	is := make(map[string]bool, len(of.Objects)+len(of.Kept))
+	for _, u := range of.Objects {
+		is[c.idOf(u)] = true
+	}
+	for _, e := range of.Kept {
+		is[e.ID()] = true
+	}
+	var ahead []*unstructured.Unstructured
+	for _, u := range c.Newest.objects {
+		if !is[c.idOf(u)] {
+			ahead = append(ahead, u)
+		}
+	}
+	return ahead
 }
 
 // released reports whether an entry that no rendering has is known to be of no Cluster that

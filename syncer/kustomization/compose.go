@@ -115,13 +115,9 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	composition := compose.Compose(f)
 	mark(composition, f, r.created(run, f))
 	run.composed.kept, run.composed.facts = composition.Kept, f
-	whole := len(run.governed.held) == 0
-	for _, pin := range f.Pins {
-		whole = whole && pin.Revision == run.snapshot.Revision
-	}
 	as := *run.rendering
 	as.Objects = composition.Objects
-	if !whole {
+	if run.governed.holdsBack(run.snapshot.Revision) {
 		as.Digest = digest.Of(as.Digest, run.inputs.Key(), run.governed.version()).String()
 	}
 	run.rendering = &as

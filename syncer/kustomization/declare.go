@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -93,9 +94,10 @@ func (r *Reconciler) snapshotOf(ctx context.Context, key source.Key, obj *kustom
 	return r.Sources.Snapshot(ctx, key, o)
 }
 
-// settled reports whether the inventory of a Kustomization has all that it declares.
+// settled reports whether the inventory of a Kustomization has all that it declares, and all that it will declare of
+// the snapshot once its Rollouts let it.
 func (r *Reconciler) settled(obj *kustomizev1.Kustomization, name types.NamespacedName, snapshot *source.Snapshot, governed *governed) bool {
-	if obj.Spec.Suspend || obj.Status.Inventory == nil || obj.UID == "" {
+	if obj.Spec.Suspend || obj.Status.Inventory == nil || obj.UID == "" || governed.holdsBack(snapshot.Revision) {
 		return false
 	}
 	if known := r.known.sofar(name); known != nil {
@@ -116,20 +118,19 @@ func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomizatio
 		inputs.NoDigest = true
 		rendering, err = render.Render(ctx, snapshot, inputs)
 	}
-	var objects []*unstructured.Unstructured
-	var kept []inventory.Entry
+	var c compose.Composition
 	switch {
 	case err == nil && governed == nil:
-		objects = rendering.Objects
+		c.Objects = rendering.Objects
 	case err == nil:
 		of := revisions{snapshot: snapshot, rendering: rendering, inputs: key, known: r.known.sofar(client.ObjectKeyFromObject(obj))}
-		objects, kept, err = r.composition(ctx, obj, governed, of)
+		c, err = r.composition(ctx, obj, governed, of)
 	}
 	if err != nil {
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render Kustomization %s/%s: %w", obj.Namespace, obj.Name, err)}
 	}
-	d := claim.Declaration{Entries: append(inventory.OfAll(objects), kept...)}
-	for _, u := range objects {
+	d := claim.Declaration{Entries: append(inventory.OfAll(c.Objects), c.Kept...), Ahead: inventory.OfAll(c.Ahead)}
+	for _, u := range slices.Concat(c.Objects, c.Ahead) {
 		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
 			d.Owners = append(d.Owners, &unstructured.Unstructured{Object: u.Object})
 		}
@@ -137,23 +138,22 @@ func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomizatio
 	return d
 }
 
-// composition is what a governed Kustomization declares, and what it keeps of its inventory.
-// A step of Kubernetes' version that is refused keeps more of that, which is on record.
+// composition is what a governed Kustomization declares, what it keeps of its inventory, and what it has at the
+// newest revision alone. A step of Kubernetes' version that is refused keeps more of that, which is on record.
 func (r *Reconciler) composition(
 	ctx context.Context, obj *kustomizev1.Kustomization, governed *governed, of revisions,
-) ([]*unstructured.Unstructured, []inventory.Entry, error) {
+) (compose.Composition, error) {
 	f, held, err := r.facts(ctx, obj, governed, of)
 	if err != nil {
-		return nil, nil, err
+		return compose.Composition{}, err
 	}
 	if err = r.own(&f, obj); err != nil {
-		return nil, nil, err
+		return compose.Composition{}, err
 	}
 	for name := range held {
 		f.Held[name] = true
 	}
-	c := compose.Compose(f)
-	return c.Objects, c.Kept, nil
+	return compose.Compose(f), nil
 }
 
 // applied is what a reconcile applies, for those who ask for the claims of others.

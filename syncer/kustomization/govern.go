@@ -85,6 +85,19 @@ func (g *governed) waits() bool {
 	return false
 }
 
+// holdsBack reports whether some Cluster may not have a revision.
+func (g *governed) holdsBack(revision string) bool {
+	if g == nil {
+		return false
+	}
+	for _, pin := range g.pins {
+		if !sameRevision(pin.Revision, revision) {
+			return true
+		}
+	}
+	return len(g.held) > 0
+}
+
 // govern finds the Rollouts that move a Kustomization, and what they let its Clusters have.
 // It reads the cache alone.
 func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization) (*governed, error) {

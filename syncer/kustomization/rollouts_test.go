@@ -682,6 +682,55 @@ func TestDeclaresComposition(t *testing.T) {
 	}
 }
 
+// TestDeclaresAhead: what the newest revision has, and Clusters may have later, is told to those who would delete it
+// meanwhile, also once what Clusters may have now is in place. It comes apart from what is declared now.
+func TestDeclaresAhead(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	values := "apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: apps, name: values, labels: {cluster.x-k8s.io/cluster-name: a}}\n"
+	for name, tc := range map[string]struct {
+		reason string
+		pin    string
+		want   string
+	}{
+		"Held":   {"a may not have it yet, and b, which came from another owner, has no pin", r1, "Cluster/b, ConfigMap/values, LocalControlPlane/b, MachineDeployment/b"},
+		"Passed": {"a has it by now", r2, "Cluster/b, LocalControlPlane/b, MachineDeployment/b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("a", "waves="+tc.pin)
+			r.child("b")
+			s := r.take(func(k *kustomizev1.Kustomization) {
+				k.UID, k.ResourceVersion = "1", "1"
+				k.Status.Inventory = refs(entriesOf("a"))
+			})
+			files := filesOf(r2, "a=v1.35.0", "b=v1.35.0")
+			files["fleet/values.yaml"] = values
+			newest := snapshotAt(t, r2, files)
+			if end := s.composes(t, newest, fleetOf(t, r1, "a=v1.35.0")); end != nil {
+				t.Fatalf("%s: it ended as %+v with %s", tc.reason, end, s.says())
+			}
+			s.sync = &apply.Result{Changes: ssa.NewChangeSet()}
+			s.run.known.synced(s.run, true, true, noon)
+			d := s.Reconciler.Declares(t.Context(), s.Obj, &source.View{}, false)
+			if d.Settled || d.Unknown != nil {
+				t.Fatalf("%s: it is settled: %t, unknown: %v", tc.reason, d.Settled, d.Unknown)
+			}
+			var got []string
+			for _, e := range d.Ahead {
+				got = append(got, e.Kind+"/"+e.Name)
+				if slices.Contains(d.Entries, e) {
+					t.Errorf("%s: %s is declared now as well", tc.reason, e)
+				}
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(tc.want, strings.Join(got, ", ")); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
 // TestRoots: that an entry of the inventory has no namespace does not make its kind one without.
 func TestRoots(t *testing.T) {
 	role := inventory.Entry{Name: "x", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}

@@ -69,10 +69,12 @@ type Candidate struct {
 	// the same, as Helm does, but for what carries data or takes others along.
 	Kept bool
 	// Taken: another owner of the tier has it in its inventory and applied it. NewOwner
-	// is one that declares it and has not. Unsure: it is not known whether NewOwner does.
+	// is one that declares it and has not. Unsure: it is not known whether NewOwner does. Ahead: it
+	// has it once a Rollout lets it.
 	Taken    bool
 	NewOwner string
 	Unsure   bool
+	Ahead    bool
 	// InFlight names another Cluster that is being torn down. It is known once this one is
 	// about to be deleted.
 	InFlight string
@@ -243,7 +245,7 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 		d.Taken = true
 	case claim.Owner == "":
 	default:
-		d.NewOwner, d.Unsure = claim.Owner, claim.Unsure
+		d.NewOwner, d.Unsure, d.Ahead = claim.Owner, claim.Unsure, claim.Ahead
 	}
 }
 
@@ -368,8 +370,8 @@ func (s *verdicts) kept() []inventory.Entry {
 }
 
 // handOver returns the record of what is kept for other owners, nil if nothing is. What
-// has been kept long enough is judged again without them, and from then on: what is not
-// protected, and all of which it is not known whether another one declares it. before is the
+// has been kept long enough is judged again without them, and from then on: what is neither
+// protected nor held back by a Rollout, and all of which it is not known whether another one declares it. before is the
 // record of the last time. clusters are those of a release that goes: they are deleted one by
 // one, and what else is kept is no other for that.
 func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, clusters []inventory.Entry) *v1alpha1.HandOver {
@@ -385,7 +387,7 @@ func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, 
 	s.awaited, s.candidates = nil, nil
 	for _, d := range candidates {
 		alone := d
-		if alone.NewOwner = ""; d.Unsure || alone.judge() == Deletable && !inventory.Protected(d.Entry, d.Live, d.LowerTier) {
+		if alone.NewOwner = ""; d.Unsure || !d.Ahead && alone.judge() == Deletable && !inventory.Protected(d.Entry, d.Live, d.LowerTier) {
 			d = alone
 			if g.overdue == nil {
 				g.overdue = map[string]bool{}

@@ -173,6 +173,21 @@ func TestHandOverOfRelease(t *testing.T) {
 	}
 }
 
+// TestHandOverAhead: what another owner gets once a Rollout lets it is kept for as long as that takes.
+func TestHandOverAhead(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	claim := apply.Claim{Owner: "Kustomization/x/y", Kind: apply.Declared, Ahead: true}
+	g := &guard{claimed: func(context.Context, inventory.Entry, inventory.Entry) (apply.Claim, error) { return claim, nil }}
+	d := Candidate{Entry: inventory.Entry{Name: "a", Kind: "ConfigMap"}, Live: inventory.Live{State: inventory.Present, Owned: true}, Ours: true}
+	g.claim(t.Context(), &d, nil)
+	s := newVerdicts()
+	s.add(d)
+	record := g.handOver(s, inventory.HandingOver(s.awaited, nil, noon.Add(-24*time.Hour)), noon, nil)
+	if record == nil || len(s.awaited) != 1 || len(s.deletable) != 0 || len(g.overdue) != 0 {
+		t.Errorf("after a day: %v, %+v", record, s)
+	}
+}
+
 // TestHandOverUnsure: what another owner may declare, which nobody can find out, is kept until that
 // one had the time. Then it is judged alone, protected or not, and stays judged alone.
 func TestHandOverUnsure(t *testing.T) {
