@@ -710,7 +710,7 @@ func TestDeclaresAhead(t *testing.T) {
 			if end := s.composes(t, newest, fleetOf(t, r1, "a=v1.35.0")); end != nil {
 				t.Fatalf("%s: it ended as %+v with %s", tc.reason, end, s.says())
 			}
-			s.sync = &apply.Result{Changes: ssa.NewChangeSet()}
+			s.run.sync = &apply.Result{Changes: ssa.NewChangeSet()}
 			s.run.known.synced(s.run, true, true, noon)
 			d := s.Reconciler.Declares(t.Context(), s.Obj, &source.View{}, false)
 			if d.Settled || d.Unknown != nil {
