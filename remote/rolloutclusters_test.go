@@ -143,23 +143,29 @@ func TestTierIsDone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		below  v1alpha1.ReportCounts
-		ready  bool
+		// underway are its Rollouts that are on their way, and were when it got the revision.
+		underway, was int32
+		ready, busy   bool
 	}{
-		"Done":     {"all are ready, with what it has for them", v1alpha1.ReportCounts{Total: 5, Ready: 5}, true},
-		"IllSince": {"two are not ready, and one was not before", v1alpha1.ReportCounts{Total: 5, Ready: 3}, false},
-		"IllAsWas": {"one is not ready, and was not before either", v1alpha1.ReportCounts{Total: 5, Ready: 4}, true},
-		"OnItsWay": {"all are ready, and two not with what it has for them", v1alpha1.ReportCounts{Total: 5, Ready: 5, Updating: 2}, false},
+		"Done":      {reason: "all are ready, with what it has for them", below: v1alpha1.ReportCounts{Total: 5, Ready: 5}, ready: true},
+		"IllSince":  {reason: "two are not ready, and one was not before", below: v1alpha1.ReportCounts{Total: 5, Ready: 3}},
+		"IllAsWas":  {reason: "one is not ready, and was not before either", below: v1alpha1.ReportCounts{Total: 5, Ready: 4}, ready: true},
+		"OnItsWay":  {reason: "all are ready, and two not with what it has for them", below: v1alpha1.ReportCounts{Total: 5, Ready: 5, Updating: 2}, busy: true},
+		"InWaves":   {reason: "its own Rollout brings it to all of them in waves", below: v1alpha1.ReportCounts{Total: 5, Ready: 5}, underway: 1, busy: true},
+		"WavesWere": {reason: "it did so before it got the revision", below: v1alpha1.ReportCounts{Total: 5, Ready: 5}, underway: 1, was: 1, ready: true},
+		"WavesEnd":  {reason: "that a Rollout of its own ended makes no room for a cluster that is not ready", below: v1alpha1.ReportCounts{Total: 5, Ready: 3}, was: 2},
+		"IllBelow":  {reason: "one is not ready, and that is not for what is on its way", below: v1alpha1.ReportCounts{Total: 5, Ready: 3}, underway: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}
 			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
 			child.Status.Layers = []v1alpha1.ChildLayer{{Name: "master", Revision: "main@sha1:2", Ready: true}}
-			child.Status.Report = &v1alpha1.Report{Ready: true, Children: &tc.below}
-			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating, Brought: true, Below: 1}
+			child.Status.Report = &v1alpha1.Report{Ready: true, Children: &tc.below, Rollouts: &v1alpha1.ReportRollouts{Pending: tc.underway}}
+			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating, Brought: true, Below: 1, Underway: tc.was}
 			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
 			m := &moved{spec: &o.Spec, layer: &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Name: "master"}}}
-			if got := m.cluster(o, child, pin).Ready; got != tc.ready {
-				t.Errorf("%s: it is done: %t", tc.reason, got)
+			if got := m.cluster(o, child, pin); got.Ready != tc.ready || (got.Busy != "") != tc.busy || got.Underway != tc.underway {
+				t.Errorf("%s: it is done: %t, busy: %q, with %d on their way", tc.reason, got.Ready, got.Busy, got.Underway)
 			}
 		})
 	}

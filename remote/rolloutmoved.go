@@ -128,8 +128,9 @@ func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha
 	c := rollout.Cluster{
 		Name: child.Name, UID: child.UID, Labels: child.Labels, Pin: pin, Skip: rollout.Skip(child.Annotations, o.Name),
 		Unreachable: lostSince(child), Healthy: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition) && child.Status.HeardAt == nil,
-		Below: notReadyBelow(child), Elsewhere: managedElsewhere(child) != nil,
+		Elsewhere: managedElsewhere(child) != nil,
 	}
+	c.Below, c.Underway = below(child)
 	switch {
 	case m.layer != nil:
 		m.ofLayer(child, pin, &c)
@@ -137,7 +138,10 @@ func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha
 		m.ofSource(child, pin, &c)
 	}
 	// A tier is done when its own are as well as they were, with what it has for them.
-	c.Ready = c.Ready && c.Below <= pin.Below && updatingBelow(child) == 0
+	if c.Ready = c.Ready && c.Below <= pin.Below; c.Ready {
+		c.Busy = busy(child, pin)
+		c.Ready = c.Busy == ""
+	}
 	return c
 }
 
@@ -164,26 +168,28 @@ func (r *run) proven(selected []*v1alpha1.Layer) {
 	}
 }
 
-// notReadyBelow counts the clusters below a child that are not ready, though they can be
-// reached, and its Rollouts on their way.
-func notReadyBelow(child *v1alpha1.Child) int32 {
-	n := int32(0)
-	if below := report.CountsBelow(child); below != nil {
-		n = below.Total - below.Ready - below.Suspended - below.Stale
+// below counts the clusters below a child that are not ready, though they can be reached, and its Rollouts
+// that are on their way.
+func below(child *v1alpha1.Child) (notReady, underway int32) {
+	if counts := report.CountsBelow(child); counts != nil {
+		notReady = max(counts.Total-counts.Ready-counts.Suspended-counts.Stale, 0)
 	}
 	if said := child.Status.Report; said != nil && said.Rollouts != nil {
-		n += said.Rollouts.Pending
+		underway = said.Rollouts.Pending
 	}
-	return max(n, 0)
+	return notReady, underway
 }
 
-// updatingBelow counts the layers that are on their way to clusters below a child which are
-// ready, with what they had before.
-func updatingBelow(child *v1alpha1.Child) int32 {
-	if below := report.CountsBelow(child); below != nil {
-		return below.Updating
+// busy says what is on its way in a child that is a tier: Rollouts of its own, more than when it was given what it
+// has, or layers to clusters below it which are ready with what they had before.
+func busy(child *v1alpha1.Child, pin *v1alpha1.ChildRollout) string {
+	if _, underway := below(child); underway > pin.Underway {
+		return fmt.Sprintf("%d of its own Rollouts are on their way", underway)
 	}
-	return 0
+	if counts := report.CountsBelow(child); counts != nil && counts.Updating > 0 {
+		return fmt.Sprintf("%d layers are on their way to clusters below it", counts.Updating)
+	}
+	return ""
 }
 
 // lostSince is since when a child cannot be reached; zero if it can. One whose API server

@@ -616,6 +616,10 @@ type ChildRollout struct {
 	// More of them may not be when it is done.
 	// +optional
 	Below int32 `json:"below,omitempty"`
+	// Underway is how many Rollouts of its own the child had on their way when it got the revision.
+	// Versions before counted them in Below.
+	// +optional
+	Underway int32 `json:"underway,omitempty"`
 }
 
 // Same reports whether this is one Rollout that lets the child have one revision.

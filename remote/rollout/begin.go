@@ -162,7 +162,7 @@ func (d *decision) start(m *member, to goal) {
 	// A new cluster that begins in a roll was not seen to be well without it.
 	accountable := m.Healthy && (m.pin != nil || m.Rolling == "") || m.blamed(to.RolloutRevision)
 	m.set(v1alpha1.ChildRollout{
-		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below,
+		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below, Underway: m.Underway,
 		Past: m.has(to.RolloutRevision) && m.pin.Past, Brought: m.has(to.RolloutRevision) && m.pin.Brought,
 	})
 	d.soon(d.terms().Deadline.Duration)

@@ -88,3 +88,21 @@ func (d *decision) halted(run *v1alpha1.RolloutRun) Hold {
 	}
 	return Hold{v1alpha1.ReasonRolloutHalted, fmt.Sprintf(message, title(run.RolloutRevision))}
 }
+
+// retry puts off all that failed, and is on record once all of that is: of writes to many Children
+// some conflict, and what they were to say is found nowhere else. Nobody begins before.
+func (d *decision) retry(run *v1alpha1.RolloutRun) {
+	for _, m := range d.all {
+		if m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven) && m.has(run.RolloutRevision) {
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
+			d.retrying = true
+		}
+	}
+	if d.retrying {
+		d.soon(0)
+		return
+	}
+	if run.Retried = d.facts.Requests.Retry; run.Phase == v1alpha1.RolloutHalted {
+		d.phase(v1alpha1.RolloutProgressing)
+	}
+}

@@ -32,8 +32,11 @@ type Cluster struct {
 	// Healthy: the cluster is ready, whatever it has. Ready: it is ready at the revision of
 	// its pin, by its own word at that revision.
 	Healthy, Ready bool
-	// Below is how many clusters below it are not ready.
-	Below int32
+	// Below is how many clusters below it are not ready. Underway is how many Rollouts of its own are on their way.
+	Below, Underway int32
+	// Busy is why it is not Ready, as a clause for people, where that is nothing but what is on its way in a tier by
+	// itself: it may come of the revision, or of a commit of the tier's own. Empty otherwise.
+	Busy string
 	// Rolling is why the cluster changes by itself, for which it is left alone; empty if it does not.
 	Rolling string
 	// Outstanding is why the revision of its pin is not in effect yet in a cluster that is healthy
@@ -117,6 +120,9 @@ type Decision struct {
 const (
 	// grace is for how long a cluster is waited for that cannot be reached.
 	grace = time.Minute
+	// settles is for how long after a tier was ready it may still come of what it was given that something is on its
+	// way in it: its sources are fetched at their intervals. What begins later is the tier's own.
+	settles = 10 * time.Minute
 	// lookAgain is between two looks at a cluster of which something is outstanding.
 	lookAgain = 5 * time.Second
 	// mostFailing and mostHistory bound the status.
@@ -326,6 +332,9 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 			m.result(d.now, v1alpha1.ResultUnreachable, v1alpha1.ReasonUnreachable)
 		case !reached:
 			m.result(d.now, v1alpha1.ResultFailed, v1alpha1.ReasonUnreachable)
+		case m.Busy != "":
+			// No fault of what it was given, and no proof of it either. A Rollout of it that halts is one.
+			m.result(d.now, v1alpha1.ResultUnproven, v1alpha1.ReasonProgressing)
 		case m.pin.Blameless:
 			m.result(d.now, v1alpha1.ResultUnproven, v1alpha1.ReasonNotReadyBefore)
 		default:
@@ -336,6 +345,7 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		run := d.active()
 		switch proves := run != nil && run.Phase == v1alpha1.RolloutProgressing && m.has(run.RolloutRevision); {
 		case !proves || m.dirty || reached && m.Ready:
+		case reached && m.Busy != "" && d.until(m.pin.Since.Time, settles) <= 0:
 		case !reached && !d.lost(m): // a heartbeat that got lost
 		case m.Elsewhere:
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
@@ -397,24 +407,6 @@ func (d *decision) heed() {
 	}
 	if ask.Retry != "" && ask.Retry != run.Retried && Active(run) {
 		d.retry(run)
-	}
-}
-
-// retry puts off all that failed, and is on record once all of that is: of writes to many Children
-// some conflict, and what they were to say is found nowhere else. Nobody begins before.
-func (d *decision) retry(run *v1alpha1.RolloutRun) {
-	for _, m := range d.all {
-		if m.is(v1alpha1.ResultFailed, v1alpha1.ResultUnproven) && m.has(run.RolloutRevision) {
-			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
-			d.retrying = true
-		}
-	}
-	if d.retrying {
-		d.soon(0)
-		return
-	}
-	if run.Retried = d.facts.Requests.Retry; run.Phase == v1alpha1.RolloutHalted {
-		d.phase(v1alpha1.RolloutProgressing)
 	}
 }
 

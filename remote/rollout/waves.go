@@ -371,7 +371,7 @@ func (d *decision) waitsFor() Hold {
 	for _, m := range d.all {
 		is := Hold{v1alpha1.ReasonProgressing, d.away(run, m)}
 		if is.Message == "" && m.has(run.RolloutRevision) && m.changing() {
-			is = Hold{v1alpha1.ReasonRollingOut, m.Outstanding}
+			is = Hold{v1alpha1.ReasonRollingOut, cmp.Or(m.Outstanding, m.Busy)}
 		}
 		if is.Message == "" {
 			continue
