@@ -236,6 +236,44 @@ func (c *claims) recording(rest string, e, except inventory.Entry) []client.Obje
 	return owners
 }
 
+// Recording are the owners besides self that have objects in their inventories, by the ids of these. It does not
+// tell in which cluster: that an owner applied the object that one has at hand, its labels say.
+func (c *Claims) Recording(ctx context.Context, self client.Object, objects []inventory.Entry) (map[string][]client.Object, error) {
+	if _, err := c.current(ctx); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := map[string][]client.Object{}
+	for _, e := range objects {
+		_, rest := split(e.ID())
+		for _, by := range c.index.owners[rest] {
+			if o := c.index.known[by.owner.ID()].owner; by.matches(e, EntryOf(self)) && o.GetDeletionTimestamp().IsZero() {
+				found[e.ID()] = append(found[e.ID()], o)
+			}
+		}
+	}
+	return found, nil
+}
+
+// Declares reports whether an owner declares an object at the revision that its source has in a view. One of which
+// that is not known now may, and applies nothing else meanwhile.
+func (c *Claims) Declares(ctx context.Context, owner client.Object, view *source.View, e inventory.Entry) bool {
+	declarer := c.Kustomizations
+	if _, ok := owner.(*helmv2.HelmRelease); ok {
+		declarer = c.HelmReleases
+	}
+	if declarer == nil {
+		return true
+	}
+	d := declarer.Declares(ctx, owner, view, true)
+	_, rest := split(e.ID())
+	return d.Unknown != nil || slices.ContainsFunc(d.Entries, func(of inventory.Entry) bool {
+		namespace, is := split(of.ID())
+		return is == rest && (namespace == "" || e.Namespace == "" || namespace == e.Namespace)
+	})
+}
+
 // installing reports whether an owner is a release that has not been deployed since it was
 // installed: its inventory is written before its objects are.
 func installing(o client.Object) bool {

@@ -87,6 +87,8 @@ type Composition struct {
 	// Objects to apply. Those of older renderings are copies, those of the newest are its
 	// own.
 	Objects []*unstructured.Unstructured
+	// Former are those of them that the newest rendering lacks, at their end.
+	Former []*unstructured.Unstructured
 	// Kept are entries of the inventory that are neither applied nor pruned.
 	Kept []inventory.Entry
 	// Ahead are objects of the newest rendering that are neither applied nor kept: they come as soon as their
@@ -131,7 +133,7 @@ func Compose(f Facts) Composition {
 	c.disagree()
 	c.namespaces(renderings)
 	var out Composition
-	out.Objects = c.inOrder(renderings)
+	out.Objects, out.Former = c.inOrder(renderings)
 	out.Kept = c.keep(out.Objects)
 	out.Ahead = c.ahead(out)
 	return out
@@ -274,8 +276,9 @@ func isNamespace(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Na
 
 // inOrder are the chosen objects in the order of the newest rendering. What that lacks
 // comes after, in the order of its own.
-func (c *composer) inOrder(renderings []*Rendering) []*unstructured.Unstructured {
-	objects := make([]*unstructured.Unstructured, 0, len(c.chosen))
+func (c *composer) inOrder(renderings []*Rendering) (objects, former []*unstructured.Unstructured) {
+	objects = make([]*unstructured.Unstructured, 0, len(c.chosen))
+	newest := 0
 	placed := make(map[string]bool, len(c.chosen))
 	for _, r := range renderings {
 		for _, u := range r.objects {
@@ -290,8 +293,11 @@ func (c *composer) inOrder(renderings []*Rendering) []*unstructured.Unstructured
 			}
 			objects = append(objects, u)
 		}
+		if r == c.Newest {
+			newest = len(objects)
+		}
 	}
-	return objects
+	return objects, objects[newest:]
 }
 
 // keep are the entries of the inventory that stay as they are.

@@ -52,7 +52,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	obj.Status.Inventory = refs(sync.Inventory)
 	r.FirstSync.Note(kustomizev1.KustomizationKind, run.name(), sync.Creation)
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.
-	final := err == nil && sync.Complete && !run.composed.waits() && !sync.Creation.Blocked() && !sync.Creation.Withholding() && !sync.Plan.Blocked() && !sync.Pending &&
+	final := err == nil && sync.Complete && !run.composed.waits() && !run.composed.looksAgain() && !sync.Creation.Blocked() && !sync.Creation.Withholding() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo.Watches()
 	var unrecorded *apply.RecordError
 	run.known.synced(run, !errors.As(err, &unrecorded), final, r.sweepAt(run.start))

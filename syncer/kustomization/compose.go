@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -45,6 +46,8 @@ type composed struct {
 	// waiting says which workers wait for their control planes, late of which Clusters.
 	waiting []string
 	late    map[types.NamespacedName]bool
+	// moved are the ids of what another owner took over.
+	moved []string
 	// facts that it was composed of.
 	facts compose.Facts
 }
@@ -113,6 +116,12 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 		f.Held[name] = true
 	}
 	composition := compose.Compose(f)
+	if run.composed.moved, err = r.moved(ctx, run, composition.Former); err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	composition.Objects = slices.DeleteFunc(composition.Objects, func(u *unstructured.Unstructured) bool {
+		return slices.Contains(run.composed.moved, inventory.Of(u).ID())
+	})
 	mark(composition, f, r.created(run, f))
 	run.composed.kept, run.composed.facts = composition.Kept, f
 	as := *run.rendering
@@ -140,6 +149,9 @@ func (run *run) leftOut(waiting map[string]bool) []string {
 	}
 	for _, id := range slices.Sorted(maps.Keys(waiting)) {
 		out = append(out, "waiting", id)
+	}
+	for _, id := range run.composed.moved {
+		out = append(out, "moved", id)
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,6 +30,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -726,6 +729,65 @@ func TestDeclaresAhead(t *testing.T) {
 			slices.Sort(got)
 			if diff := cmp.Diff(tc.want, strings.Join(got, ", ")); diff != "" {
 				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// declarers say what Kustomizations declare, by name.
+type declarers map[string]claim.Declaration
+
+func (d declarers) Declares(_ context.Context, o client.Object, _ *source.View, _ bool) claim.Declaration {
+	return d[o.GetName()]
+}
+
+// TestMovedAway: what a later commit moved to another owner is not applied any more as an older revision has it, once
+// that one has applied it, for as long as it declares it.
+func TestMovedAway(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	values := inventory.Entry{Namespace: "apps", Name: "values", Kind: "ConfigMap", Version: "v1"}
+	declares := claim.Declaration{Entries: []inventory.Entry{values}}
+	for name, tc := range map[string]struct {
+		reason, label string
+		record        []inventory.Entry
+		declares      claim.Declaration
+		gone, applies bool
+	}{
+		"Moved":     {reason: "the other owner has it", label: "common", record: []inventory.Entry{values}, declares: declares},
+		"Unknown":   {reason: "the other owner has it, and cannot be built now", label: "common", record: []inventory.Entry{values}, declares: claim.Declaration{Unknown: errors.New("no such file")}},
+		"NotYet":    {reason: "the other owner is about to apply it", label: "shop", record: []inventory.Entry{values}, declares: declares, applies: true},
+		"Dropped":   {reason: "a commit after that took it out of the other owner, and a at its revision still needs it", label: "common", record: []inventory.Entry{values}, applies: true},
+		"OfAnother": {reason: "who applied it has it no more", label: "common", declares: declares, applies: true},
+		"Gone":      {reason: "somebody deleted it", gone: true, record: []inventory.Entry{values}, declares: declares, applies: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("a", "waves="+r1)
+			common := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "common"}}
+			common.Status.Inventory = refs(tc.record)
+			r.objects = append(r.objects, common)
+			if !tc.gone {
+				r.objects = append(r.objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "values", Labels: map[string]string{
+					"kustomize.toolkit.fluxcd.io/name": tc.label, "kustomize.toolkit.fluxcd.io/namespace": "apps",
+				}}})
+			}
+			s := r.take(func(k *kustomizev1.Kustomization) { k.Status.Inventory = refs(append(entriesOf("a"), values)) })
+			s.Claims.Kustomizations = declarers{"common": tc.declares}
+			files := filesOf(r1, "a=v1.35.0")
+			files["fleet/values.yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: apps, name: values, labels: {cluster.x-k8s.io/cluster-name: a}}\n"
+			if end := s.composes(t, fleetOf(t, r2, "a=v1.36.0"), snapshotAt(t, r1, files)); end != nil {
+				t.Fatalf("%s: it ended as %+v with %s", tc.reason, end, s.says())
+			}
+			want := "Cluster/a at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0"
+			if tc.applies {
+				want = strings.Replace(want, ", LocalControlPlane", ", ConfigMap/values, LocalControlPlane", 1)
+			}
+			if diff := cmp.Diff(want, s.applies()); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
+			}
+			if s.keeps() != "" || s.composed.looksAgain() == tc.applies {
+				t.Errorf("%s: it keeps %q, and looks again: %t", tc.reason, s.keeps(), s.composed.looksAgain())
 			}
 		})
 	}
