@@ -3,6 +3,7 @@ package forecast
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/compose"
 )
@@ -68,6 +70,25 @@ func (f *forecast) composed(ctx context.Context, k *kustomizev1.Kustomization, n
 		facts.Older[pin.Revision] = compose.Read(pin.Revision, objects, releases)
 	}
 	return compose.Compose(facts).Objects, nil
+}
+
+// clustersOf are the Clusters that what changes of a Kustomization belongs to, now or at the commit, as the agent
+// takes it for theirs: a change of what several need reaches each of them.
+func (f *forecast) clustersOf(k *declaredBy, changes []difference.Change) []types.NamespacedName {
+	changed := map[difference.Identity]bool{}
+	for _, c := range changes {
+		changed[c.Identity()] = true
+	}
+	clusters, releases := map[types.NamespacedName]bool{}, f.madeClusters()
+	for _, objects := range [][]*unstructured.Unstructured{k.before, k.after} {
+		rendering := compose.Read("", objects, releases)
+		for _, cluster := range rendering.Clusters() {
+			if slices.ContainsFunc(rendering.Of(cluster), func(u *unstructured.Unstructured) bool { return changed[difference.IdentityOf(u)] }) {
+				clusters[cluster] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(clusters), compareKeys)
 }
 
 // moversOf are the Rollouts that move a Kustomization now, by name, as the agent takes them.

@@ -478,6 +478,53 @@ func TestPinnedClusters(t *testing.T) {
 	}
 }
 
+// TestClusterWaves: a Rollout of a Kustomization takes a change of what belongs to a Cluster through its waves, whatever
+// kind that is of, and each Cluster counts once.
+func TestClusterWaves(t *testing.T) {
+	plane := "apiVersion: controlplane.cluster.x-k8s.io/v1beta2\nkind: KubeadmControlPlane\nmetadata: {name: edge, namespace: cascade-system, labels: {cluster.x-k8s.io/cluster-name: edge}}\nspec: {version: v1.35.0}\n"
+	for name, tc := range map[string]struct {
+		reason, moves string
+		change        func(*repository)
+		want          string
+	}{
+		"Release":  {"a HelmRelease makes the Cluster", "clusters", func(r *repository) { r.replace("clusters/production.yaml", "interval: 10m", "interval: 5m") }, "late: 1"},
+		"Releases": {"two of them do", "clusters", func(r *repository) {
+			r.replace("clusters/production.yaml", "interval: 10m", "interval: 5m")
+			r.replace("clusters/staging.yaml", "interval: 10m", "interval: 5m")
+		}, "early: 1, late: 1"},
+		"Plane": {"the Cluster itself stays as it is", "byhand", func(r *repository) { r.replace("byhand/plane.yaml", "v1.35.0", "v1.36.0") }, "late: 1"},
+		"Once": {"the Cluster changes as well", "byhand", func(r *repository) {
+			r.replace("byhand/plane.yaml", "v1.35.0", "v1.36.0")
+			r.replace("byhand/cluster.yaml", "spec: {}", "spec: {paused: true}")
+		}, "late: 1"},
+		"Nobody": {"what changes belongs to no Cluster", "byhand", func(r *repository) {
+			r.write("byhand/note.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note, namespace: cascade-system}\n")
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRepository(t)
+			r.write("byhand/plane.yaml", plane)
+			r.first = r.commit()
+			rollout := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "waves"}}
+			rollout.Spec.Moves.KustomizationRef = &v1alpha1.LocalReference{Name: tc.moves}
+			rollout.Spec.Waves = []v1alpha1.RolloutWave{{Name: "early", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"environment": "staging"}}}, {Name: "late"}}
+			tier := r.tier(rollout)
+			tc.change(r)
+			report := r.plan(tier, r.commit())
+			if len(report.Owners) != 1 || len(report.Problems) > 0 {
+				t.Fatalf("%s: %+v", tc.reason, report)
+			}
+			var got []string
+			for _, w := range report.Owners[0].Waves {
+				got = append(got, fmt.Sprintf("%s: %d", w.Name, w.Clusters))
+			}
+			if by := report.Owners[0].Rollout; (by == "waves") != (tc.want != "") || strings.Join(got, ", ") != tc.want {
+				t.Errorf("%s: Rollout %q, %v; want %q", tc.reason, by, got, tc.want)
+			}
+		})
+	}
+}
+
 // TestDeclaredChild: a Child that Git declares is selected by its labels, as the agent does, and not by
 // those of its Cluster alone. Its variables are of the Cluster.
 func TestDeclaredChild(t *testing.T) {

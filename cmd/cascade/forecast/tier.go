@@ -13,9 +13,9 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/difference"
 	"github.com/cascade-gitops/cascade/remote/rollout"
@@ -339,17 +339,18 @@ func (f *forecast) kustomization(ctx context.Context, key client.ObjectKey, k *d
 	}
 	rollouts := f.inNamespace(key.Namespace)
 	clusters := waysOf(rollouts)
-	for _, c := range result.Changes {
-		if !here(present) || c.Kind != clusterapi.ClusterKind.Kind || !strings.HasPrefix(c.APIVersion, clusterapi.ClusterKind.Group+"/") {
-			continue
-		}
-		child := f.child(c.Namespace, c.Name)
-		if child == nil || len(rollouts) == 0 {
+	var changing []types.NamespacedName
+	if here(present) && len(rollouts) > 0 {
+		changing = f.clustersOf(k, result.Changes)
+	}
+	for _, cluster := range changing {
+		child := f.child(cluster.Namespace, cluster.Name)
+		if child == nil {
 			continue
 		}
 		labels, err := f.labelsOf(ctx, child)
 		if err != nil {
-			f.problem(name, c.Name, err)
+			f.problem(name, cluster.Name, err)
 			continue
 		}
 		clusters.take(rollout.Of(rollouts, labels).Kustomization(key.Name), labels)
