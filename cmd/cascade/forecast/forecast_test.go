@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -487,7 +488,7 @@ func TestClusterWaves(t *testing.T) {
 		change        func(*repository)
 		want          string
 	}{
-		"Release":  {"a HelmRelease makes the Cluster", "clusters", func(r *repository) { r.replace("clusters/production.yaml", "interval: 10m", "interval: 5m") }, "late: 1"},
+		"Release": {"a HelmRelease makes the Cluster", "clusters", func(r *repository) { r.replace("clusters/production.yaml", "interval: 10m", "interval: 5m") }, "late: 1"},
 		"Releases": {"two of them do", "clusters", func(r *repository) {
 			r.replace("clusters/production.yaml", "interval: 10m", "interval: 5m")
 			r.replace("clusters/staging.yaml", "interval: 10m", "interval: 5m")
