@@ -117,45 +117,6 @@ func TestNext(t *testing.T) {
 				s.t.Fatalf("it came round and is %s", r)
 			}
 		}},
-		{name: "a tier's own commits end no soak", reason: "what begins in a tier long after it was ready does not come of what it was given", waves: soaks(24 * time.Hour), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
-			s.commit(second)
-			s.decide()
-			s.takes(true, "canary1")
-			s.decide()
-			tier := s.cluster("canary1")
-			s.after(5 * time.Minute)
-			tier.Ready, tier.Busy = false, "1 of its own Rollouts are on their way" // this may
-			s.decide()
-			s.result("canary1", v1alpha1.ResultDegraded)
-			tier.Ready, tier.Busy = true, ""
-			s.decide()
-			s.held(v1alpha1.ReasonSoaking)
-			s.after(12 * time.Hour)
-			tier.Ready, tier.Busy = false, "1 of its own Rollouts are on their way"
-			s.decide()
-			s.result("canary1", v1alpha1.ResultSucceeded)
-			s.after(12 * time.Hour)
-			s.decide()
-			s.at(second, "canary1", "rest1")
-		}},
-		{name: "a tier that is busy did not fail", reason: "a tier may take longer than the deadline to bring what it was given to its own", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
-			s.commit(second)
-			s.decide()
-			s.takes(true, "canary1")
-			tier := s.cluster("canary1")
-			tier.Ready, tier.Busy = false, "1 of its own Rollouts are on their way"
-			s.decide()
-			s.says(v1alpha1.ReasonRollingOut, "cluster canary1 is waited for: 1 of its own Rollouts are on their way")
-			s.after(10 * time.Minute)
-			s.decide()
-			s.result("canary1", v1alpha1.ResultUnproven)
-			s.phase(v1alpha1.RolloutProgressing)
-			s.held(v1alpha1.ReasonWaveUnproven)
-			s.at(second, "canary1")
-			tier.Ready, tier.Busy = true, ""
-			s.decide()
-			s.at(second, "canary1", "rest1")
-		}},
 		{name: "stops at once at a refusal", reason: "waiting does not mend a step that is refused", waves: two, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
