@@ -8,6 +8,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // Outstanding are the Layers that select a Child of a cluster, which is this tier's own if it is empty, and have not been
@@ -43,7 +44,7 @@ func (r *Children) Outstanding(ctx context.Context, cluster string) ([]*v1alpha1
 			if of, known := LabelsOf(child, r.Clusters, &layer.Spec.ClusterSelector); known && !Concerns(layer, child, of) {
 				continue
 			}
-			if newest := r.Snapshots.Get(layerSource(layer)); newest != nil && r.outstanding(layer, entryOf(child, layer.Name), newest.Revision) {
+			if newest := r.Snapshots.Get(layerSource(layer)); newest != nil && r.outstanding(layer, entryOf(child, layer.Name), newest) {
 				outstanding = append(outstanding, layer)
 			}
 		}
@@ -51,12 +52,18 @@ func (r *Children) Outstanding(ctx context.Context, cluster string) ([]*v1alpha1
 	return outstanding, nil
 }
 
-// outstanding reports whether a layer may get something at a revision that it does not have yet. One that has failed
-// for long is not waited for; nor is one that has all of it, and waits for health or for a decision about what goes.
-func (r *Children) outstanding(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, revision string) bool {
-	switch {
-	case entry == nil:
+// outstanding reports whether a layer may get something of the newest revision that it does not have yet. One that has
+// failed for long is not waited for; nor is one that has all of it, and waits for health or for a decision about what goes;
+// nor one that reads nothing else of the newest than of what it has, whatever a Rollout lets it have.
+func (r *Children) outstanding(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, newest *source.Snapshot) bool {
+	if entry == nil {
 		return true
+	}
+	revision := newest.Revision
+	if has := r.Snapshots.At(layerSource(layer), entry.Revision); has != nil && r.contents.same(layer, has, newest) {
+		revision = entry.Revision
+	}
+	switch {
 	case entry.Ready:
 		return entry.Revision != revision || entry.ObservedGeneration != layer.Generation
 	case entry.Revision == revision && entry.ObservedGeneration == layer.Generation && deletesOrWaits(entry.Reason):

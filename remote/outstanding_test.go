@@ -35,6 +35,8 @@ func TestOutstanding(t *testing.T) {
 	}{
 		"Settled":    {"it has what its source has", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
 		"Behind":     {"it has the commit before", has("r1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
+		"Unread":     {"a Rollout lets it have the commit before, and the newest has nothing else for it", has("r0", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
+		"Held":       {"a Rollout lets it have the commit before, and the newest has something for it", has("r-1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
 		"New":        {"it has nothing yet", nil, "far", nil, true},
 		"Changed":    {"its path is another one by now", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", func(f fleet) { f.layer.Generation = 2 }, true},
 		"Waits":      {"it waits for another layer", has("r1", v1alpha1.ReasonDependencyNotReady, time.Minute), "far", nil, true},
@@ -68,7 +70,10 @@ func TestOutstanding(t *testing.T) {
 					return []string{o.(*v1alpha1.Child).Status.Identity.KubeSystemUID}
 				}).Build()
 			r := &Children{Client: c, Snapshots: source.NewSnapshots(), Now: func() time.Time { return start.Time }, own: "near"}
-			r.Snapshots.Put(key, &source.Snapshot{Revision: "r2"})
+			r.Snapshots.Retain(holderOf(client.ObjectKeyFromObject(&child)), source.Pinned{Key: key, Revision: "r-1"}, source.Pinned{Key: key, Revision: "r0"})
+			for _, s := range []source.Snapshot{{Revision: "r-1", Digest: "sha256:a"}, {Revision: "r0", Digest: "sha256:b"}, {Revision: "r2", Digest: "sha256:b"}} {
+				r.Snapshots.Put(key, &s)
+			}
 			got, err := r.Outstanding(t.Context(), tc.cluster)
 			if err != nil || (len(got) == 1) != tc.want {
 				t.Errorf("%s: outstanding are %v, %v; want one: %t", tc.reason, got, err, tc.want)

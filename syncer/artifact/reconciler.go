@@ -513,7 +513,8 @@ func (r *Reconciler) recall(ctx context.Context, obj *generatorv1.ArtifactGenera
 		if err != nil {
 			log.FromContext(ctx).Error(err, "cannot read what was kept of an artifact", "artifact", key.String())
 		}
-		if snapshot != nil {
+		// A volume may have what was made before under a revision that is that of a source.
+		if snapshot != nil && snapshot.File == path.Base(live.Status.Artifact.Path) {
 			r.Sources.Snapshots.Put(key, snapshot)
 		}
 	}
