@@ -87,9 +87,18 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return b.
 		For(&v1alpha1.StateBackup{}, builder.WithPredicates(r.Shard.Changed())).
-		// One at a time: each has the state of the whole tier in memory.
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: r.Retries.RateLimiter()}).
+		WithOptions(r.options()).
 		Complete(r.Stalls.Guard(Kind, func() client.Object { return &v1alpha1.StateBackup{} }, r))
+}
+
+// options of the controller.
+func (r *Reconciler) options() controller.Options {
+	return controller.Options{
+		// One at a time: each has the state of the whole tier in memory.
+		MaxConcurrentReconciles: 1, RateLimiter: r.Retries.RateLimiter(),
+		// None but that of the spec: the manager's would end a backup that may take longer.
+		ReconciliationTimeout: -1,
+	}
 }
 
 // all StateBackups.

@@ -281,6 +281,46 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// TestTimeIsOver: a backup that runs into its time, or into the deadline of its reconcile, says so. The spec alone says
+// how long it may take.
+func TestTimeIsOver(t *testing.T) {
+	for name, tt := range map[string]struct {
+		timeout, deadline time.Duration
+	}{"Timeout": {50 * time.Millisecond, time.Hour}, "Deadline": {time.Hour, 50 * time.Millisecond}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(o *v1alpha1.StateBackup) { o.Spec.Timeout = &metav1.Duration{Duration: tt.timeout} })
+			if options := b.options(); options.ReconciliationTimeout >= 0 {
+				t.Errorf("a reconcile has %s, whatever its spec says", options.ReconciliationTimeout)
+			}
+			b.Client = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+				SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+					if err := ctx.Err(); err != nil {
+						return err // as a server would not be asked
+					}
+					return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+				},
+			})
+			b.Open = func(ctx context.Context, _ string, _ store.Options) (store.Store, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			within, cancel := context.WithTimeout(t.Context(), tt.deadline)
+			defer cancel()
+			name := types.NamespacedName{Namespace: "cascade-system", Name: "tier"}
+			if _, err := b.Reconcile(within, ctrl.Request{NamespacedName: name}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("it ends with %v", err)
+			}
+			o := &v1alpha1.StateBackup{}
+			if err := b.Client.Get(t.Context(), name, o); err != nil {
+				t.Fatal(err)
+			}
+			if is := ready(o); is.Status != metav1.ConditionFalse || is.Reason != v1alpha1.ReasonDestinationFailed || o.Status.LastAttempt == nil {
+				t.Errorf("nobody is told: %+v", o.Status)
+			}
+		})
+	}
+}
+
 // TestRestorePending: a tier that is made anew has its StateBackup from Git, before anybody restores
 // what the former one saved at the same address.
 func TestRestorePending(t *testing.T) {

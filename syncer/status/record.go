@@ -99,8 +99,6 @@ func (r *Record[T]) Write(ctx context.Context) error {
 	if equality.Semantic.DeepEqual(base, r.Obj) {
 		return nil
 	}
-	ctx, cancel := ofItsOwn(ctx)
-	defer cancel()
 	patched := copyOf(r.Obj)
 	if err := Patch(ctx, r.store.Client, base, patched, r.store.Manager); err != nil {
 		return err

@@ -91,8 +91,10 @@ func MarkProgressing(o Object, format string, args ...any) {
 }
 
 // Patch writes the difference between two versions of an object's status;
-// callers skip it when there is none.
+// callers skip it when there is none. A reconcile that ran out of time still writes.
 func Patch(ctx context.Context, c client.Client, before, after client.Object, manager string) error {
+	ctx, cancel := ofItsOwn(ctx)
+	defer cancel()
 	err := c.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(manager))
 	if apierrors.IsNotFound(err) {
 		return nil // deleted meanwhile: there is nobody left to tell
