@@ -23,8 +23,15 @@ import (
 	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 )
 
-// leasePoll is the pause between two looks at the leases of Flux's controllers.
-const leasePoll = 5 * time.Second
+const (
+	// leasePoll is the pause between two looks at the leases of Flux's controllers.
+	leasePoll = 5 * time.Second
+	// mostDoubt is how long a renewal counts from when it was seen, at most.
+	mostDoubt = time.Minute
+	// longLapsed is after what time a Lease that has a holder is looked at once alone: no clock is ahead by so much,
+	// and no start is to wait for one that was killed long ago.
+	longLapsed = 24 * time.Hour
+)
 
 // FluxNamespace is where Flux's controllers are, if nobody says another one.
 const FluxNamespace = "flux-system"
@@ -42,10 +49,23 @@ type fluxControllers struct {
 	kinds []string
 	now   func() time.Time
 	log   logr.Logger
+	// sights of their Leases. One goroutine looks at a time: await, and Start after it.
+	sights map[string]sight
 	// back is the lease of one that came back while this process worked.
 	back atomic.Pointer[string]
 	// cache has the metadata of Leases in the namespaces.
 	cache ctrlcache.Cache
+}
+
+// sight of a Lease: the clock of this node may be ahead of the one by which it is renewed, so that it always counts
+// as lapsed. What is renewed while this process looks is held, whatever the clocks say.
+type sight struct {
+	// renewed is when it was, by the clock of its holder.
+	renewed time.Time
+	// until when that counts, or may count, by ours.
+	until time.Time
+	// moved: it was renewed between two looks.
+	moved bool
 }
 
 var _ manager.LeaderElectionRunnable = &fluxControllers{}
@@ -71,8 +91,8 @@ func fluxNamespaces(namespace, flux string) []string {
 // Meanwhile it serves the probes of a process
 // that is alive and not ready at an address, lest the kubelet kill who waits.
 func (f *fluxControllers) await(ctx context.Context, probes string) error {
-	holder, err := f.look(ctx)
-	if err == nil && holder == "" {
+	holder, doubt, err := f.look(ctx)
+	if err == nil && holder == "" && doubt == "" {
 		return nil
 	}
 	stop, err2 := serveWaiting(ctx, probes)
@@ -84,10 +104,12 @@ func (f *fluxControllers) await(ctx context.Context, probes string) error {
 		switch {
 		case err != nil:
 			f.log.Error(err, "cannot tell whether Flux's controllers run; waiting")
-		case holder == "":
-			return nil
-		default:
+		case holder != "":
 			f.log.Info("waiting: Flux's controllers work on the same objects; scale them to zero, in Git if Git declares them", "lease", holder)
+		case doubt != "":
+			f.log.Info("waiting for whether a Lease is renewed that lapsed by the clock of this node", "lease", doubt)
+		default:
+			return nil
 		}
 		timer := time.NewTimer(leasePoll)
 		select {
@@ -96,18 +118,23 @@ func (f *fluxControllers) await(ctx context.Context, probes string) error {
 			return ctx.Err()
 		case <-timer.C:
 		}
-		holder, err = f.look(ctx)
+		holder, doubt, err = f.look(ctx)
 	}
 }
 
 // look is what a process has to know before it begins: who keeps it waiting, and if nobody
-// does, what it leaves alone.
-func (f *fluxControllers) look(ctx context.Context) (holder string, err error) {
+// does, what it leaves alone. While it is in doubt about a Lease, it does not know that.
+func (f *fluxControllers) look(ctx context.Context) (holder, doubt string, err error) {
 	if holder, err = f.holder(ctx); err != nil || holder != "" {
-		return holder, err
+		return holder, "", err
 	}
 	f.left, err = f.leave(ctx)
-	return "", err
+	for name, s := range f.sights {
+		if !s.moved && f.now().Before(s.until) {
+			doubt = name
+		}
+	}
+	return "", doubt, err
 }
 
 // serveWaiting answers /healthz and refuses /readyz until stop is called. Of an address 0
@@ -148,12 +175,34 @@ func (f *fluxControllers) heldNow(ctx context.Context, controllers ...string) (s
 			return "", err
 		}
 		for i := range list.Items {
-			if l := &list.Items[i]; lease.Of(l.Name, controllers...) && lease.Held(l, f.now()) {
+			if l := &list.Items[i]; lease.Of(l.Name, controllers...) && f.held(l) {
 				return namespace + "/" + l.Name, nil
 			}
 		}
 	}
 	return "", nil
+}
+
+// held reports whether somebody holds a Lease now: as it says, or as it was renewed since it was seen first.
+func (f *fluxControllers) held(l *coordinationv1.Lease) bool {
+	now, name := f.now(), l.Namespace+"/"+l.Name
+	if l.Spec.RenewTime == nil || !lease.Held(l, l.Spec.RenewTime.Time) {
+		delete(f.sights, name) // nobody has it
+		return false
+	}
+	renewed := l.Spec.RenewTime.Time
+	before, known := f.sights[name]
+	if !known || !before.renewed.Equal(renewed) {
+		s := sight{renewed: renewed, moved: known}
+		if known || !lease.Held(l, now) && now.Sub(renewed) < longLapsed {
+			s.until = now.Add(min(time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second, mostDoubt))
+		}
+		if f.sights == nil {
+			f.sights = map[string]sight{}
+		}
+		f.sights[name], before = s, s
+	}
+	return lease.Held(l, now) || before.moved && now.Before(before.until)
 }
 
 // list reads the Leases of a namespace. The call ends after leasePoll.

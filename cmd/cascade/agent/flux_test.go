@@ -1,9 +1,14 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -45,6 +50,77 @@ func TestFluxHolder(t *testing.T) {
 			if err != nil || got != tc.want {
 				t.Errorf("%s: holder() = %q, %v, want %q", tc.reason, got, err, tc.want)
 			}
+		})
+	}
+}
+
+// TestFluxBehindClock: a Lease that is renewed is held, however far ahead the clock of this node is. One that was
+// killed keeps nobody waiting for longer than it would have held.
+func TestFluxBehindClock(t *testing.T) {
+	const name = "kustomize-controller-leader-election"
+	for what, tc := range map[string]struct {
+		reason string
+		ahead  time.Duration
+		every  time.Duration // between two renewals; zero: it was killed
+		want   time.Duration
+	}{
+		"Renewed": {"Flux works", time.Minute, 5 * time.Second, 0},
+		"Hours":   {"so it does, and the clock is that of another time zone", 9 * time.Hour, 5 * time.Second, 0},
+		"Killed":  {"it was killed a minute ago", time.Minute, 0, 35 * time.Second},
+		"Gone":    {"it was killed days ago, and each start of the agent would wait", 48 * time.Hour, 0, -1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				l := &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Namespace: FluxNamespace, Name: name},
+					Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("pod"), RenewTime: new(metav1.NewMicroTime(begin)), LeaseDurationSeconds: new(int32(35))},
+				}
+				clients := fake.NewClientset(l)
+				renew := func() {
+					l = l.DeepCopy()
+					l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now()))
+					if _, err := clients.CoordinationV1().Leases(FluxNamespace).Update(t.Context(), l, metav1.UpdateOptions{}); err != nil {
+						t.Error(err)
+					}
+				}
+				f := &fluxControllers{
+					clients: clients, namespaces: []string{FluxNamespace}, leases: (&sharding{kinds: controllerKinds()}).fluxLeases(),
+					now: func() time.Time { return time.Now().Add(tc.ahead) }, log: logr.Discard(),
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				var renewing sync.WaitGroup
+				if tc.every > 0 {
+					renewing.Go(func() {
+						for ctx.Err() == nil {
+							time.Sleep(tc.every)
+							renew()
+						}
+					})
+				}
+				err := f.await(ctx, "")
+				if tc.want == 0 {
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s: after %s it begins beside Flux: %v", tc.reason, time.Since(begin), err)
+					}
+					cancel()
+					renewing.Wait()
+					return
+				}
+				if took := time.Since(begin); err != nil || took != max(tc.want, 0) {
+					t.Errorf("%s: it began after %s, %v", tc.reason, took, err)
+				}
+				// It comes back while the agent works, as Start looks whenever a Lease changes.
+				time.Sleep(time.Hour)
+				if holder, err := f.holder(t.Context()); err != nil || holder != "" {
+					t.Errorf("%s: nobody came back, and %q works, %v", tc.reason, holder, err)
+				}
+				renew()
+				if holder, err := f.holder(t.Context()); err != nil || holder != FluxNamespace+"/"+name {
+					t.Errorf("%s: it came back, and %q works, %v", tc.reason, holder, err)
+				}
+			})
 		})
 	}
 }
