@@ -269,7 +269,7 @@ func (d *directory) list(context.Context) (map[string]int64, error) {
 	}
 	files := map[string]int64{}
 	for _, e := range entries {
-		if _, ok := parseFile(e.Name()); !ok || len(files) == mostFiles {
+		if _, ok := parseFile(e.Name()); !ok {
 			continue
 		}
 		info, err := e.Info()

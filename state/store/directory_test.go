@@ -210,3 +210,38 @@ func TestSlowUpload(t *testing.T) {
 		t.Errorf("there are %v, %v", versions, err)
 	}
 }
+
+// TestManyFiles: whoever saves each five minutes and never deletes has more than 20 000 versions in ten weeks. The newest
+// is the one that was saved last, and old ones can be deleted.
+func TestManyFiles(t *testing.T) {
+	const n = 20_010
+	dir := t.TempDir()
+	s, err := Open(t.Context(), dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Lock(t.Context(), "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Save(t.Context(), l, []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	for number := int64(2); number <= n; number++ {
+		if err := os.WriteFile(filepath.Join(dir, Version{Epoch: 1, Number: number}.file()), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.(*kept).write(t.Context(), func(r *record) (string, []byte, error) {
+		r.Ends[0].Last = n
+		return "", nil, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if versions, err := s.Versions(t.Context()); err != nil || len(versions) != n || versions[len(versions)-1].Number != n {
+		t.Errorf("%d versions are listed, %v", len(versions), err)
+	}
+	if old, err := s.Prune(t.Context(), l, Version{}, 2); err != nil || len(old) != n-2 {
+		t.Errorf("%d are deleted, %v", len(old), err)
+	}
+}

@@ -16,6 +16,10 @@ const (
 	tryObject    = "conditions.txt"
 )
 
+// mostObjects bounds what is listed of a bucket: versions of years, one each five minutes. A list of more is
+// refused, as who takes a part of it for all restores an old version as the newest.
+const mostObjects = 300_000
+
 // objects are a place in a bucket. The record is one object, which is replaced on the
 // condition that it is the one that was read; each version is another one.
 type objects struct {
@@ -81,7 +85,7 @@ func (o *objects) read(ctx context.Context, name string) ([]byte, error) {
 
 func (o *objects) list(ctx context.Context) (map[string]int64, error) {
 	// The record and the object of try are beside the versions, and so may be others.
-	found, err := o.in.List(ctx, o.prefix, mostFiles+100)
+	found, err := o.in.List(ctx, o.prefix, mostObjects)
 	if err != nil {
 		return nil, err
 	}

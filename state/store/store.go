@@ -55,8 +55,6 @@ const (
 	tries = 8
 	// mostRecordBytes bounds the record.
 	mostRecordBytes = 1 << 20
-	// mostFiles bounds the versions that are kept.
-	mostFiles = 20_000
 )
 
 var (

@@ -318,6 +318,30 @@ func TestPrune(t *testing.T) {
 	})
 }
 
+// TestManyObjects: whoever saves each five minutes and never deletes has more than 20 000 versions in ten weeks. The
+// newest is the one that was saved last.
+func TestManyObjects(t *testing.T) {
+	const n, record = 20_200, "a/tier/record.json"
+	server := newBucket(t, speakS3)
+	s, err := store.Open(t.Context(), "s3://bucket/a/tier?region=here&endpoint="+url.QueryEscape(server.URL), store.Options{
+		Secret: map[string][]byte{"accesskey": []byte("an-id"), "secretkey": []byte("a-key")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	save(t, s, lock(t, s, "a"), "one")
+	server.mu.Lock()
+	for number := 2; number <= n; number++ {
+		server.put(fmt.Sprintf("a/tier/%010d-%010d.age", 1, number), nil)
+	}
+	server.put(record, bytes.Replace(server.objects[record].content, []byte(`"last":1`), fmt.Appendf(nil, `"last":%d`, n), 1))
+	server.mu.Unlock()
+	if versions, err := s.Versions(t.Context()); err != nil || len(versions) != n || versions[n-1].Number != n {
+		t.Errorf("%d versions are listed, %v", len(versions), err)
+	}
+}
+
 func TestACancelledSaveIsNotListed(t *testing.T) {
 	each(t, func(t *testing.T, now *clock, open func() store.Store) {
 		s := open()
