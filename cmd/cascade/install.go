@@ -138,6 +138,13 @@ func (i *install) run(ctx context.Context) error {
 	if err := found.Admit(namespace, version(), i.downgrade); err != nil {
 		return err
 	}
+	if found == nil {
+		if works, err := installation.Undeployed(ctx, cluster, namespace, i.now); err != nil {
+			return err
+		} else if works {
+			return fmt.Errorf("cannot install the agent: one works in namespace %s that is no Deployment, as that of cascade mom, and two would undo each other's work", namespace)
+		}
+	}
 	if found != nil && found.Kustomization != "" {
 		i.say("Kustomization %s applies the agent as well, and undoes with its next sync what is installed here; see cascade bootstrap", found.Kustomization)
 	}

@@ -213,8 +213,17 @@ func judgeControllers(f *Facts, now time.Time) []Finding {
 
 func judgeAgent(f *Facts, now time.Time) []Finding {
 	w := f.Workload
+	if w == nil && f.Heartbeat.held(now) {
+		// It is a process beside the cluster.
+		return orWell(judgeProgram(f, ""), "agent %s works, and is no Deployment of this cluster, as that of cascade mom", orUnknown(f.Reported))
+	}
 	if w == nil {
-		return []Finding{fail(ReasonAgentMissing, "run: cascade install", "there is no Deployment of an agent in namespace %s", v1alpha1.AgentNamespace)}
+		remedy, age := "run: cascade install", since(f.Heartbeat, now)
+		if age != "" {
+			age = ", and nobody renews Lease " + v1alpha1.HeartbeatLease + age
+			remedy += "; or, where cascade mom runs it, see: cascade mom status"
+		}
+		return []Finding{fail(ReasonAgentMissing, remedy, "there is no Deployment of an agent in namespace %s%s", v1alpha1.AgentNamespace, age)}
 	}
 	var found []Finding
 	if w.Available < w.Wanted || w.Wanted == 0 {
@@ -233,11 +242,17 @@ func judgeAgent(f *Facts, now time.Time) []Finding {
 			"the agent does not renew Lease %s/%s%s: its report is old", w.Namespace, v1alpha1.HeartbeatLease, since(f.Heartbeat, now)))
 	}
 	found = append(found, judgeShards(f, now)...)
-	if f.Reported != "" && f.Reported != f.Program {
-		found = append(found, warn(ReasonAgentDiffers, "use the program of the agent's version, or run: cascade install",
-			"the agent is %s, this program is %s", f.Reported, f.Program))
-	}
+	found = append(found, judgeProgram(f, ", or run: cascade install")...)
 	return orWell(found, "agent %s: %d of %d replicas are available", orUnknown(f.Reported), w.Available, w.Wanted)
+}
+
+// judgeProgram holds the version of the agent against that of this program. or is what one may do besides to use the
+// agent's version.
+func judgeProgram(f *Facts, or string) []Finding {
+	if f.Reported == "" || f.Reported == f.Program {
+		return nil
+	}
+	return []Finding{warn(ReasonAgentDiffers, "use the program of the agent's version"+or, "the agent is %s, this program is %s", f.Reported, f.Program)}
 }
 
 // judgeShards holds the Leases of shards against the number that the Deployment asks for.

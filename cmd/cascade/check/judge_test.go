@@ -89,7 +89,13 @@ func TestJudge(t *testing.T) {
 		}, ReasonStoredDropped, "v1beta2", Failure},
 		"Newer":   {"Flux was upgraded", func(f *Facts) { f.Definitions[0].Flux = "v2.10.0" }, ReasonDefinitionNewer, "v2.10.0", Warning},
 		"Flux":    {"Flux is at work", func(f *Facts) { f.FluxLeases[0].Renewed = now }, ReasonControllerRunning, "flux-system/kustomize-controller-leader-election", Failure},
-		"NoAgent": {"never installed", func(f *Facts) { f.Workload = nil }, ReasonAgentMissing, "cascade-system", Failure},
+		"NoAgent": {"never installed", func(f *Facts) { f.Workload, f.Leader, f.Heartbeat = nil, nil, nil }, ReasonAgentMissing, "cascade-system", Failure},
+		"SilentMom": {"its process hangs, or was ended", func(f *Facts) {
+			l := *f.Heartbeat
+			l.Renewed = now.Add(-time.Hour)
+			f.Workload, f.Leader, f.Heartbeat = nil, nil, &l
+		}, ReasonAgentMissing, "1h0m0s ago", Failure},
+		"OtherMom": {"its agent is of another version", func(f *Facts) { f.Workload, f.Leader, f.Program = nil, nil, "v1.5.0" }, ReasonAgentDiffers, "v1.5.0", Warning},
 		"NotRunning": {"no such image", func(f *Facts) {
 			f.Workload.Available = 1
 			f.Workload.Pods = []Pod{{"p", "ImagePullBackOff", "no such image"}}
@@ -188,6 +194,7 @@ func TestJudgeWell(t *testing.T) {
 			f.Alerts = []Alert{{Namespace: "apps", Name: "all", Provider: "bus", Type: "nats"}}
 			f.Notifiers = []Lease{{Holder: "a", Renewed: now.Add(-time.Second), Holds: time.Minute}}
 		}, 10},
+		"Mom":    {"its agent is a process beside the cluster", func(f *Facts) { f.Workload, f.Leader, f.Shards = nil, nil, nil }, 10},
 		"Before": {"an empty cluster", func(f *Facts) { *f = Facts{Before: true, Kubernetes: f.Kubernetes, Needed: f.Needed} }, 5},
 	} {
 		t.Run(name, func(t *testing.T) {

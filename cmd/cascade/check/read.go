@@ -200,15 +200,12 @@ func (r *Reader) agent(ctx context.Context, f *Facts) error {
 			f.Workload = workloadOf(d)
 		}
 	}
-	if f.Workload == nil {
-		return nil
-	}
 	pods := &corev1.PodList{}
 	if err := r.Client.List(ctx, pods, mine...); err != nil {
 		return fmt.Errorf("cannot list Pods: %w", err)
 	}
 	for i := range pods.Items {
-		if p, broken := trouble(&pods.Items[i]); broken {
+		if p, broken := trouble(&pods.Items[i]); broken && f.Workload != nil {
 			f.Workload.Pods = append(f.Workload.Pods, p)
 		}
 	}
@@ -219,7 +216,7 @@ func (r *Reader) agent(ctx context.Context, f *Facts) error {
 	for i := range leases.Items {
 		found := leaseOf(&leases.Items[i])
 		switch n, shard := tenure.ShardOf(found.Name); {
-		case found.Name == f.Workload.Lease:
+		case f.Workload != nil && found.Name == f.Workload.Lease:
 			f.Leader = &found
 		case found.Name == v1alpha1.HeartbeatLease:
 			f.Heartbeat = &found

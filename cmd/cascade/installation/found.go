@@ -8,14 +8,17 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/lease"
 )
 
 // VersionAnnotation on the Deployment says which version installed it. A layer does not write it:
@@ -70,6 +73,37 @@ func All(ctx context.Context, c client.Client) ([]Found, error) {
 	}
 	return agents, nil
 }
+
+// Undeployed reports whether an agent works in a namespace that is no Deployment, as that of `cascade mom`. One whose
+// Deployment was just deleted holds its Lease for a while, and renews it no more.
+func Undeployed(ctx context.Context, c client.Client, namespace string, now func() time.Time) (bool, error) {
+	var first time.Time
+	for {
+		l := &coordinationv1.Lease{}
+		err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HeartbeatLease}, l)
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("cannot read Lease %s/%s to look for an agent: %w", namespace, v1alpha1.HeartbeatLease, err)
+		}
+		switch {
+		case err != nil || !lease.Held(l, now()):
+			return false, nil
+		case first.IsZero():
+			first = l.Spec.RenewTime.Time
+		case !l.Spec.RenewTime.Time.Equal(first):
+			return true, nil
+		}
+		timer := time.NewTimer(heartbeatPoll)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false, fmt.Errorf("cannot tell whether Lease %s/%s is renewed: %w", namespace, v1alpha1.HeartbeatLease, ctx.Err())
+		case <-timer.C:
+		}
+	}
+}
+
+// heartbeatPoll is the pause between two looks at the heartbeat of an agent.
+const heartbeatPoll = 2 * time.Second
 
 // appliedBy is where an object of an agent is, and who applies it.
 func appliedBy(o client.Object) *Found {

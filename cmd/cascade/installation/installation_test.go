@@ -250,6 +250,52 @@ func TestHolderOfFastClock(t *testing.T) {
 	}
 }
 
+// TestUndeployed: an agent that renews its Lease works, also where no Deployment runs it.
+func TestUndeployed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		ago    time.Duration // since it was renewed; negative: there is no Lease
+		renews bool
+		want   bool
+		took   time.Duration
+	}{
+		"Mom":     {"its agent is a process beside the cluster", 5 * time.Second, true, true, 2 * time.Second},
+		"Deleted": {"its Deployment was deleted a moment ago", 5 * time.Second, false, false, 40 * time.Second},
+		"Lapsed":  {"it was deleted long ago", time.Hour, false, false, 0},
+		"New":     {"there never was one", -1, false, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				l := &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: "cascade-heartbeat"},
+					Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("x"), RenewTime: new(metav1.NewMicroTime(begin.Add(-tc.ago))), LeaseDurationSeconds: new(int32(45))},
+				}
+				build := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme)
+				if tc.ago >= 0 {
+					build = build.WithObjects(l)
+				}
+				looks := 0
+				c := interceptor.NewClient(build.Build(), interceptor.Funcs{
+					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+						if looks++; looks == 2 && tc.renews {
+							l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now()))
+							if err := c.Update(ctx, l); err != nil {
+								return err
+							}
+						}
+						return c.Get(ctx, key, o, opts...)
+					},
+				})
+				got, err := Undeployed(t.Context(), c, "cascade-system", time.Now)
+				if took := time.Since(begin); got != tc.want || err != nil || took != tc.took {
+					t.Errorf("%s: %t, %v, after %s", tc.reason, got, err, took)
+				}
+			})
+		})
+	}
+}
+
 // TestReleaseBesideFlux: what Flux works on keeps its finalizer, and what only an agent worked
 // on loses it, lest nobody takes it off.
 func TestReleaseBesideFlux(t *testing.T) {
