@@ -195,10 +195,10 @@ func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
 	}
 	same := was != nil && was.Number == is.Number
 	if !same {
-		event(corev1.EventTypeNormal, "RolloutBegan", "run %d brings %s to %d clusters in %d waves", is.Number, named(is.RolloutRevision), after.Status.Clusters.Total, len(is.Terms.Waves))
 		if len(after.Status.History) > 0 && after.Status.History[0].Phase == v1alpha1.RolloutSuperseded && was != nil {
-			event(corev1.EventTypeNormal, "RolloutSuperseded", "run %d with %s ended for it", was.Number, named(was.RolloutRevision))
+			event(corev1.EventTypeNormal, "RolloutSuperseded", "run %d with %s ended for run %d", was.Number, named(was.RolloutRevision), is.Number)
 		}
+		event(corev1.EventTypeNormal, "RolloutBegan", "run %d brings %s to %d clusters in %d waves", is.Number, named(is.RolloutRevision), after.Status.Clusters.Total, len(is.Terms.Waves))
 		was = &v1alpha1.RolloutRun{Phase: v1alpha1.RolloutProgressing}
 	}
 	for _, a := range is.Approvals[min(len(was.Approvals), len(is.Approvals)):] {

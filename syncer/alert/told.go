@@ -106,6 +106,9 @@ func StatusOf(e *eventv1.Event) State {
 		return UnderWay
 	}
 	switch e.Reason {
+	case "RolloutSuperseded", "RemovalApproved", "PruneApproved", "ProofPublished":
+		// They are about another commit, or what a person decided about none, and come with the newest.
+		return Unchanged
 	case v1alpha1.ReasonRolloutPending, v1alpha1.ReasonSuspended, v1alpha1.ReasonChildrenNotReady, v1alpha1.ReasonAwaitingApproval,
 		"Resumed", "RolloutBegan", "RolloutResumed", "WavePassed", "WaveApproved":
 		return UnderWay

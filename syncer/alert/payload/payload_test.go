@@ -352,6 +352,8 @@ func TestStates(t *testing.T) {
 		"RolledBack":  {"it failed, and was taken back", "info", "RollbackSucceeded", ""},
 		"Uninstalled": {"it failed, and was taken away", "info", "UninstallSucceeded", ""},
 		"Halted":      {"a Rollout halted", "error", "RolloutHalted", "failure"},
+		"Superseded":  {"a run began in the place of another one, and no cluster has what it brings", "info", "RolloutSuperseded", ""},
+		"Removal":     {"a person approved what a commit removes, which is on its way", "info", "RemovalApproved", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := success()
