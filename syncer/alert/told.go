@@ -9,6 +9,7 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 
@@ -64,6 +65,9 @@ func Aside(e *eventv1.Event) bool {
 	case v1alpha1.ReasonRolloutPending:
 		// Of a Child it is one layer of several. A Layer says it once none of its children fails.
 		return e.InvolvedObject.Kind != "Layer"
+	case v1alpha1.ReasonManagedElsewhere:
+		// Of a Kustomization it is one Cluster of what it applies; of a Child it is all of it.
+		return e.InvolvedObject.Kind == kustomizev1.KustomizationKind
 	}
 	return false
 }
@@ -106,8 +110,8 @@ func StatusOf(e *eventv1.Event) State {
 		return UnderWay
 	}
 	switch e.Reason {
-	case "RolloutSuperseded", "RemovalApproved", "PruneApproved", "ProofPublished":
-		// They are about another commit, or what a person decided about none, and come with the newest.
+	case "RolloutSuperseded", "RemovalApproved", "PruneApproved", "ProofPublished", v1alpha1.ReasonHandOverPending, v1alpha1.ReasonManagedElsewhere:
+		// They are about another commit, or about none, and may come with the newest.
 		return Unchanged
 	case v1alpha1.ReasonRolloutPending, v1alpha1.ReasonSuspended, v1alpha1.ReasonChildrenNotReady, v1alpha1.ReasonAwaitingApproval,
 		"Resumed", "RolloutBegan", "RolloutResumed", "WavePassed", "WaveApproved":

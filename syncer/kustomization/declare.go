@@ -209,7 +209,8 @@ func (r *Reconciler) handsOver(run *run, sync apply.Result) bool {
 	message := inventory.HandOverMessage(sync.Plan.HandOver, sync.Plan.NewOwner, sync.Plan.Unsure, *sync.HandOver)
 	status.SetCondition(obj, v1alpha1.HandOverPendingCondition, metav1.ConditionTrue, v1alpha1.ReasonHandOverPending, "%s", message)
 	if isNew {
-		r.event(run, corev1.EventTypeNormal, nil, "%s", message)
+		// Without a revision, as it says nothing of one; Ready may still be that of the one before.
+		r.Events.Eventf(obj, corev1.EventTypeNormal, v1alpha1.ReasonHandOverPending, "%s", message)
 	}
 	return true
 }

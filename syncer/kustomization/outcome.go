@@ -196,8 +196,8 @@ func (r *Reconciler) managedElsewhere(run *run, sync apply.Result) {
 	isNew := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ManagedElsewhereCondition) == nil
 	message := sync.Creation.ElsewhereMessage()
 	status.SetCondition(obj, v1alpha1.ManagedElsewhereCondition, metav1.ConditionTrue, v1alpha1.ReasonManagedElsewhere, "%s", message)
-	if isNew {
-		r.event(run, corev1.EventTypeNormal, nil, "%s", message)
+	if isNew { // as in handsOver
+		r.Events.Eventf(obj, corev1.EventTypeNormal, v1alpha1.ReasonManagedElsewhere, "%s", message)
 	}
 }
 

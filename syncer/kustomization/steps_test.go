@@ -1012,6 +1012,38 @@ func TestApplyStep(t *testing.T) {
 	}
 }
 
+// TestToldAside: that objects are handed over, or that another tier has a Cluster, is told as that, and of no revision:
+// what Ready says of the one before would be said of this one.
+func TestToldAside(t *testing.T) {
+	for reason, res := range map[string]apply.Result{
+		v1alpha1.ReasonHandOverPending: {
+			Plan:     inventory.Plan{HandOver: []inventory.Entry{entry("b")}, NewOwner: "Kustomization/x/y"},
+			HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef", Since: metav1.NewTime(noon)},
+		},
+		v1alpha1.ReasonManagedElsewhere: {Creation: &inventory.Creation{ManagedElsewhere: []types.NamespacedName{{Namespace: "fleet", Name: "alpha"}}}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Status.LastAppliedRevision, k.Status.LastAttemptedRevision = "main@sha1:a", "main@sha1:b"
+				status.MarkReady(k, meta.ReconciliationSucceededReason, "Applied revision: main@sha1:a")
+			}))
+			s.run.rendering = &render.Rendering{Digest: "sha256:x"}
+			s.run.cluster = s.Targets.Local
+			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+				res.Changes, res.Inventory, res.Complete = ssa.NewChangeSet(), []inventory.Entry{entry("a")}, true
+				return res, nil
+			}
+			s.Reconciler.apply(t.Context(), s.run)
+			if len(s.events.Events) != 1 {
+				t.Fatalf("%d events", len(s.events.Events))
+			}
+			if told := <-s.events.Events; !strings.HasPrefix(told, "Normal "+reason+" ") || strings.Contains(told, "/revision:") {
+				t.Errorf("told is %q", told)
+			}
+		})
+	}
+}
+
 // TestKeptStays: what goes with a Cluster is on record until a plan says that it is gone, and is
 // written when it changes only.
 func TestKeptStays(t *testing.T) {

@@ -353,6 +353,8 @@ func TestStates(t *testing.T) {
 		"Uninstalled": {"it failed, and was taken away", "info", "UninstallSucceeded", ""},
 		"Halted":      {"a Rollout halted", "error", "RolloutHalted", "failure"},
 		"Superseded":  {"a run began in the place of another one, and no cluster has what it brings", "info", "RolloutSuperseded", ""},
+		"HandsOver":   {"an object is kept for its new owner, while all else is looked at", "info", "HandOverPending", ""},
+		"Elsewhere":   {"so is a Cluster that another tier has", "info", "ManagedElsewhere", ""},
 		"Removal":     {"a person approved what a commit removes, which is on its way", "info", "RemovalApproved", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -387,8 +389,8 @@ func TestIncidents(t *testing.T) {
 		m.Event.Metadata = map[string]string{v1alpha1.MetaConditionKey: "Published"}
 		return m
 	}
-	layer := told("info", "RolloutPending")
-	layer.Event.InvolvedObject.Kind = "Layer"
+	layer, child := told("info", "RolloutPending"), told("info", "ManagedElsewhere")
+	layer.Event.InvolvedObject.Kind, child.Event.InvolvedObject.Kind = "Layer", "Child"
 	for name, tt := range map[string]struct {
 		reason string
 		m      alert.Message
@@ -404,6 +406,9 @@ func TestIncidents(t *testing.T) {
 		"Aside":       {"that all layers are in place says nothing of what fails", told("info", "Seeded"), "", false, []string{" "}},
 		"Wave":        {"nor does a wave of a Rollout", told("info", "WavePassed"), "", false, []string{" "}},
 		"Waits":       {"nor that one layer of a child waits for its wave", told("info", "RolloutPending"), "", false, []string{" "}},
+		"HandsOver":   {"nor that an object is kept for its new owner", told("info", "HandOverPending"), "", false, []string{" "}},
+		"Elsewhere":   {"nor that another tier has one of its Clusters", told("info", "ManagedElsewhere"), "", false, []string{" "}},
+		"ChildMoved":  {"of a child it says that nothing is done there any more", child, uid, true, []string{"resolve " + uid, " "}},
 		"LayerWaits":  {"of a layer it says that none of its children fails any more", layer, uid, true, []string{"resolve " + uid, " "}},
 		"Lapsing":     {"a credential lapses, whatever else is right or wrong", told("error", "CredentialsLapsed"), uid + "/credentials", false, []string{"trigger " + uid + "/credentials"}},
 		"Published":   {"a Rollout cannot write down what it proved, which says nothing of its runs", about("error", "PublishFailed"), uid + "/published", false, []string{"trigger " + uid + "/published"}},
