@@ -139,7 +139,9 @@ func (p *profiles) keep(ctx context.Context, child *v1alpha1.Child, has *unstruc
 	key := client.ObjectKeyFromObject(child)
 	switch {
 	case has == nil || profile.Controls(has, child.ObjectMeta):
-		p.complained.Delete(key)
+		if _, said := p.complained.LoadAndDelete(key); said {
+			p.events.Eventf(child, corev1.EventTypeNormal, eventProfileRecovered, "no ClusterProfile of somebody else has the name %s any more", key.Name)
+		}
 	case profile.Controls(has, metav1.ObjectMeta{Name: child.Name}):
 		return profilesAgain, nil // that of a Child before this one, and about to go
 	default:

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
@@ -181,8 +180,9 @@ func (r *Rollouts) tell(before, after *v1alpha1.Rollout) {
 	for _, kind := range []string{v1alpha1.UpstreamCondition, v1alpha1.PublishedCondition, v1alpha1.ApprovalTagsCondition} {
 		old, now := meta.FindStatusCondition(before.Status.Conditions, kind), meta.FindStatusCondition(after.Status.Conditions, kind)
 		failed, fails := old != nil && old.Status == metav1.ConditionFalse, now != nil && now.Status == metav1.ConditionFalse
+		// It is about the repository, and not about the commit of the run: without that, Flux's notification-controller
+		// sets no status of it either.
 		beside := map[string]string{v1alpha1.Group + "/" + v1alpha1.MetaConditionKey: kind}
-		maps.Copy(beside, metadata)
 		switch {
 		case fails && (!failed || old.Reason != now.Reason):
 			r.Events.AnnotatedEventf(after, beside, corev1.EventTypeWarning, now.Reason, "%s", now.Message)

@@ -292,3 +292,28 @@ func TestWatching(t *testing.T) {
 		}
 	}
 }
+
+// TestTellConditionsOfNoCommit: what is wrong beside a run says nothing of its commit, which all clusters may have for
+// weeks.
+func TestTellConditionsOfNoCommit(t *testing.T) {
+	of := func(status metav1.ConditionStatus, reason string) *v1alpha1.Rollout {
+		o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web"}}
+		o.Status.Run = &v1alpha1.RolloutRun{Number: 7, Phase: v1alpha1.RolloutCompleted, RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:b"}}
+		o.Status.Conditions = []metav1.Condition{{Type: v1alpha1.UpstreamCondition, Status: status, Reason: reason, Message: "why"}}
+		return o
+	}
+	well, away := of(metav1.ConditionTrue, v1alpha1.ReasonSucceeded), of(metav1.ConditionFalse, v1alpha1.ReasonUpstreamUnreadable)
+	events := record.NewFakeRecorder(10)
+	(&Rollouts{Events: events}).tell(well, away)
+	(&Rollouts{Events: events}).tell(away, well)
+	close(events.Events)
+	told := 0
+	for e := range events.Events {
+		if told++; strings.Contains(e, "main@sha1:b") {
+			t.Errorf("told is %q", e)
+		}
+	}
+	if told != 2 {
+		t.Errorf("%d events", told)
+	}
+}

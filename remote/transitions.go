@@ -33,8 +33,11 @@ const (
 	eventSupersededEnded = "SupersededEnded"
 	eventPruneApproved   = "PruneApproved"
 	eventRemovalApproved = "RemovalApproved"
-	// eventCredentialsRenewed ends what CredentialsExpiring and CredentialsLapsed began.
+	// eventCredentialsRenewed ends what CredentialsExpiring and CredentialsLapsed began, eventKubeconfigRenewed what
+	// KubeconfigNotRenewed did, and eventProfileRecovered what ProfileNotOurs did.
 	eventCredentialsRenewed = "CredentialsRenewed"
+	eventKubeconfigRenewed  = "KubeconfigRenewed"
+	eventProfileRecovered   = "ProfileRecovered"
 )
 
 // calm reports whether a reason says that something takes its time, or that a person wants
@@ -83,8 +86,12 @@ func childTransitions(before, after *v1alpha1.Child) []transition {
 			tell(is.Reason, "%s", is.Message)
 		}
 	}
-	if was, is := managedElsewhere(before), managedElsewhere(after); is != nil && is.Reason == v1alpha1.ReasonKubeconfigNotRenewed && (was == nil || was.Reason != is.Reason) {
+	unrenewed := func(c *metav1.Condition) bool { return c != nil && c.Reason == v1alpha1.ReasonKubeconfigNotRenewed }
+	switch was, is := managedElsewhere(before), managedElsewhere(after); {
+	case unrenewed(is) && !unrenewed(was):
 		tell(is.Reason, "%s", is.Message)
+	case unrenewed(was) && !unrenewed(is):
+		all = append(all, transition{corev1.EventTypeNormal, eventKubeconfigRenewed, "the kubeconfig follows the one that the cluster renews, or the Cluster is here again"})
 	}
 	for i := range after.Status.Layers {
 		is := &after.Status.Layers[i]

@@ -65,6 +65,7 @@ func TestChildTransitions(t *testing.T) {
 		"Elsewhere":   {"a pivot tells of itself", is(), is(elsewhere(v1alpha1.ReasonManagedElsewhere)), nil},
 		"Unrenewed":   {"the way to the child will lapse", is(elsewhere(v1alpha1.ReasonManagedElsewhere)), is(elsewhere(v1alpha1.ReasonKubeconfigNotRenewed)), []string{"Warning KubeconfigNotRenewed: why"}},
 		"Unrenewed2":  {"it is told once", is(elsewhere(v1alpha1.ReasonKubeconfigNotRenewed)), is(elsewhere(v1alpha1.ReasonKubeconfigNotRenewed)), nil},
+		"Renewed":     {"it is renewed again, and nothing else ends what was told", is(elsewhere(v1alpha1.ReasonKubeconfigNotRenewed)), is(elsewhere(v1alpha1.ReasonManagedElsewhere)), []string{"Normal KubeconfigRenewed: the kubeconfig follows the one that the cluster renews, or the Cluster is here again"}},
 		"Up":          {"each condition that is reached", stated("Unknown ClusterNotReady", "False ClusterNotReady", "False ClusterNotReady"), is(), []string{"Normal Connected: the API server answers, and is the cluster that is on record", "Normal Seeded: all layers are in place", "Normal Ready: connected, seeded, and its agent reports ready"}},
 		"Commit":      {"each commit goes to each child: on its way is no news", is(withLayer(true, "Succeeded", "")), stated(well[0], "False Progressing", "False Progressing", withLayer(false, "Progressing", "")), nil},
 		"Unreachable": {"one event, though two conditions say so", is(), stated("False Unreachable", well[1], "False Unreachable"), []string{"Warning Unreachable: why"}},

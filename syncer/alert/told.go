@@ -81,6 +81,10 @@ func AspectOf(e *eventv1.Event) string {
 	switch e.Reason {
 	case v1alpha1.ReasonCredentialsExpiring, v1alpha1.ReasonCredentialsLapsed, "CredentialsRenewed":
 		return "credentials"
+	case v1alpha1.ReasonKubeconfigNotRenewed, "KubeconfigRenewed":
+		return "kubeconfig"
+	case v1alpha1.ReasonProfileNotOurs, "ProfileRecovered":
+		return "profile"
 	}
 	return ""
 }
@@ -99,8 +103,8 @@ func isRemedy(reason string) bool {
 // state: what is tried again after a failure takes the place of that failure.
 func StatusOf(e *eventv1.Event) State {
 	switch {
-	case e.Metadata[v1alpha1.MetaConditionKey] != "":
-		return Unchanged // whether the commit is well is told beside it
+	case AspectOf(e) != "":
+		return Unchanged // it is beside the commit
 	case e.Severity == eventv1.EventSeverityError:
 		return Failing
 	case e.Reason == meta.HealthCheckCanceledReason, e.Reason == helmv2.RollbackSucceededReason, e.Reason == helmv2.UninstallSucceededReason:

@@ -197,7 +197,7 @@ func (s *sending) isWell(ctx context.Context, i *item) bool {
 		return false
 	}
 	switch e.Reason {
-	case v1alpha1.ReasonStale, v1alpha1.ReasonSuperseded, v1alpha1.ReasonKubeconfigNotRenewed, "ObjectsLeft", "PivotBlocked", "ProfileNotOurs":
+	case v1alpha1.ReasonStale, v1alpha1.ReasonSuperseded, "ObjectsLeft", "PivotBlocked":
 		return false // so it may be of a child that is ready
 	}
 	child := &v1alpha1.Child{}

@@ -352,6 +352,7 @@ func TestStates(t *testing.T) {
 		"RolledBack":  {"it failed, and was taken back", "info", "RollbackSucceeded", ""},
 		"Uninstalled": {"it failed, and was taken away", "info", "UninstallSucceeded", ""},
 		"Halted":      {"a Rollout halted", "error", "RolloutHalted", "failure"},
+		"Kubeconfig":  {"a kubeconfig that is not renewed says nothing of a commit", "error", "KubeconfigNotRenewed", ""},
 		"Superseded":  {"a run began in the place of another one, and no cluster has what it brings", "info", "RolloutSuperseded", ""},
 		"HandsOver":   {"an object is kept for its new owner, while all else is looked at", "info", "HandOverPending", ""},
 		"Elsewhere":   {"so is a Cluster that another tier has", "info", "ManagedElsewhere", ""},
@@ -413,6 +414,9 @@ func TestIncidents(t *testing.T) {
 		"Lapsing":     {"a credential lapses, whatever else is right or wrong", told("error", "CredentialsLapsed"), uid + "/credentials", false, []string{"trigger " + uid + "/credentials"}},
 		"Published":   {"a Rollout cannot write down what it proved, which says nothing of its runs", about("error", "PublishFailed"), uid + "/published", false, []string{"trigger " + uid + "/published"}},
 		"Recovered":   {"it can again", about("info", "PublishedRecovered"), uid + "/published", true, []string{"resolve " + uid + "/published", " "}},
+		"Completed":   {"which the end of a run does not touch", told("info", "RolloutCompleted"), uid, true, []string{"resolve " + uid, " "}},
+		"Kubeconfig":  {"a kubeconfig that is not renewed, of a child that is ready", told("error", "KubeconfigNotRenewed"), uid + "/kubeconfig", false, []string{"trigger " + uid + "/kubeconfig"}},
+		"Profile":     {"nor does that touch its profile", told("info", "ProfileRecovered"), uid + "/profile", true, []string{"resolve " + uid + "/profile", " "}},
 		"Renewed":     {"it was renewed", told("info", "CredentialsRenewed"), uid + "/credentials", true, []string{"resolve " + uid + "/credentials", " "}},
 	} {
 		t.Run(name, func(t *testing.T) {
