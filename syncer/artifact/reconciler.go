@@ -202,10 +202,15 @@ func (r *Reconciler) generate(ctx context.Context, obj *generatorv1.ArtifactGene
 	} else {
 		wrote = append(wrote, gone...)
 	}
+	failed := composed.failed()
 	for _, news := range wrote {
+		if werr != nil || failed != nil {
+			// It does not say that the generator is well: what fails of it is told once, and would be taken for over.
+			news.reason = meta.ProgressingReason
+		}
 		r.event(ctx, obj, corev1.EventTypeNormal, news.reason, "%s", news.message)
 	}
-	switch failed := composed.failed(); {
+	switch {
 	case werr != nil:
 		reason := meta.ReconciliationFailedReason
 		if taken := (*takenError)(nil); errors.As(werr, &taken) {

@@ -637,8 +637,21 @@ func TestOneFails(t *testing.T) {
 	g := fifty()
 	g.Spec.OutputArtifacts = g.Spec.OutputArtifacts[:2]
 	s := newStand(t, g)
+	events := record.NewFakeRecorder(100)
+	s.Events = events
+	// told are the events since it was asked last, without their messages.
+	told := func() (all []string) {
+		for len(events.Events) > 0 {
+			words := strings.Fields(<-events.Events)
+			all = append(all, words[0]+" "+words[1])
+		}
+		return all
+	}
 	s.commit(map[string]string{"base/b.yaml": "b", "apps/0/a.yaml": "a", "apps/1/a.yaml": "a"})
 	s.reconcile()
+	if all := told(); !slices.Contains(all, "Normal Succeeded") {
+		t.Errorf("told is %q", all)
+	}
 	before := s.external("app-0").Status.Artifact
 	s.commit(map[string]string{"apps/0/a.yaml": "", "apps/1/a.yaml": "b"})
 	made := s.reconcile()
@@ -650,6 +663,20 @@ func TestOneFails(t *testing.T) {
 	}
 	if after := s.external("app-0").Status.Artifact; after.Revision != before.Revision {
 		t.Error("what cannot be made did not stay as it was")
+	}
+	if all := told(); !slices.Equal(all, []string{"Normal Progressing", "Warning BuildFailed"}) {
+		t.Errorf("told is %q", all)
+	}
+	// What fails is told once, and nothing says that it is over.
+	s.commit(map[string]string{"apps/1/a.yaml": "c"})
+	s.reconcile()
+	if all := told(); !slices.Equal(all, []string{"Normal Progressing"}) {
+		t.Errorf("told is %q", all)
+	}
+	s.commit(map[string]string{"apps/0/a.yaml": "a", "apps/1/a.yaml": "d"})
+	s.reconcile()
+	if all := told(); len(all) == 0 || all[len(all)-1] != "Normal Succeeded" {
+		t.Errorf("told is %q", all)
 	}
 }
 
