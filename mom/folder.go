@@ -145,6 +145,10 @@ func (f Folder) acquire() (*os.File, error) {
 	return file, nil
 }
 
+// Unnamed is the process that serves a folder where this one has no number for it: it runs in another PID namespace, as
+// that of another container, or on another machine.
+const Unnamed = -1
+
 // Holder is the process that serves the folder, 0 if none does.
 func (f Folder) Holder() (int, error) {
 	file, err := os.OpenFile(f.pid(), os.O_RDWR, 0)
@@ -159,10 +163,18 @@ func (f Folder) Holder() (int, error) {
 	if err := syscall.FcntlFlock(file.Fd(), syscall.F_GETLK, &lock); err != nil {
 		return 0, fmt.Errorf("cannot look at folder %s: %w", f, err)
 	}
-	if lock.Type == syscall.F_UNLCK {
-		return 0, nil
+	return holderOf(lock), nil
+}
+
+// holderOf is the holder by the answer of the kernel.
+func holderOf(lock syscall.Flock_t) int {
+	switch {
+	case lock.Type == syscall.F_UNLCK:
+		return 0
+	case lock.Pid <= 0:
+		return Unnamed
 	}
-	return int(lock.Pid), nil
+	return int(lock.Pid)
 }
 
 // Down asks the process that serves the folder to save and stop, and returns when it is gone.
@@ -171,6 +183,9 @@ func (f Folder) Down(ctx context.Context) (bool, error) {
 	pid, err := f.Holder()
 	if err != nil || pid == 0 {
 		return false, err
+	}
+	if pid == Unnamed {
+		return true, fmt.Errorf("cannot stop what serves folder %s: it runs in another container, or on another machine; stop it there", f)
 	}
 	// From here on the handle stands for that process, not for its number; and if it still
 	// holds the lock, it was the right one.

@@ -67,3 +67,21 @@ func TestFolder(t *testing.T) {
 	}
 	_ = lock.Close() // nothing was written
 }
+
+// TestHolder: who holds the lock in another container has no number here, and holds it.
+func TestHolder(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		lock   syscall.Flock_t
+		want   int
+	}{
+		"Here":    {"a process of this machine", syscall.Flock_t{Type: syscall.F_WRLCK, Pid: 7}, 7},
+		"Nobody":  {"the kernel says nothing but that", syscall.Flock_t{Type: syscall.F_UNLCK, Pid: 7}, 0},
+		"Other":   {"one of another PID namespace is 0", syscall.Flock_t{Type: syscall.F_WRLCK}, Unnamed},
+		"Machine": {"one of another client of NFS is negative", syscall.Flock_t{Type: syscall.F_WRLCK, Pid: -5}, Unnamed},
+	} {
+		if got := holderOf(tc.lock); got != tc.want {
+			t.Errorf("%s: %s: %d, want %d", name, tc.reason, got, tc.want)
+		}
+	}
+}

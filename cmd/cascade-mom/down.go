@@ -105,7 +105,7 @@ func asItIs(s mom.Status, pid int, now time.Time) mom.Status {
 	case pid == 0 && s.Phase != mom.PhaseStopped:
 		s.Phase, s.Message = mom.PhaseStopped, "it ended without saving; cascade mom up goes on with it here"
 	case pid != 0 && s.Phase == mom.PhaseRunning && !s.Looked.IsZero() && now.Sub(s.Looked) > silence: // earlier programs do not say when
-		s.Message = fmt.Sprintf("it says nothing since %s, and what follows is of then: see whether the disk of its folder is full, and whether process %d goes on", s.Looked.UTC().Format(time.RFC3339), pid)
+		s.Message = fmt.Sprintf("it says nothing since %s, and what follows is of then: see whether the disk of its folder is full, and whether process %d goes on", s.Looked.UTC().Format(time.RFC3339), s.PID)
 		s.Verdict.Ready = false
 	}
 	return s

@@ -260,6 +260,7 @@ func TestAsItIs(t *testing.T) {
 		"Starting": {"it installs, and looks later", well(mom.PhaseStarting, now.Add(-time.Hour)), 7, mom.PhaseStarting, "", true},
 		"Saving":   {"it saves", well(mom.PhaseStopping, now.Add(-2*time.Minute)), 7, mom.PhaseStopping, "", true},
 		"Killed":   {"it was killed while it saved", well(mom.PhaseStopping, now), 0, mom.PhaseStopped, "ended without saving", true},
+		"Unnamed":  {"it runs in another container", well(mom.PhaseRunning, now.Add(-3*time.Second)), mom.Unnamed, mom.PhaseRunning, "", true},
 		"Stopped":  {"it saved", well(mom.PhaseStopped, now.Add(-time.Hour)), 0, mom.PhaseStopped, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
