@@ -43,6 +43,14 @@ func freePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
+// takePorts finds two ports for each provider, and for the agent. All are of one call: what was free for a call before is
+// free for the next one as well, and of two programs of one port one would be started again for ever.
+func (r *run) takePorts() error {
+	ports, err := freePorts(2 * (len(r.Providers) + 1))
+	r.ports = slices.Collect(slices.Chunk(ports, 2))
+	return err
+}
+
 // manager is a provider that runs here.
 type manager struct {
 	*provider.Provider
@@ -52,11 +60,8 @@ type manager struct {
 
 // prepareProviders installs what the managers serve.
 func (r *run) prepareProviders(ctx context.Context) error {
-	for _, p := range r.Providers {
-		ports, err := freePorts(2)
-		if err != nil {
-			return err
-		}
+	for i, p := range r.Providers {
+		ports := r.ports[i]
 		certificate, err := provider.NewCertificate(host, r.Now(), rand.Reader)
 		if err != nil {
 			return err

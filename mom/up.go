@@ -53,8 +53,10 @@ type run struct {
 	config     *rest.Config
 	client     client.Client
 	managers   []*manager
-	beginning  Beginning
-	origin     Origin
+	// ports are two for each provider, and for the agent after these.
+	ports     [][]int
+	beginning Beginning
+	origin    Origin
 	// saved is the state to restore, and newest the newest one, if that is another.
 	saved, newest *archive.Snapshot
 	lease         *lease
@@ -257,6 +259,9 @@ func (r *run) bringUp(ctx context.Context) error {
 	if err := r.goOn(ctx); err != nil {
 		return err
 	}
+	if err := r.takePorts(); err != nil {
+		return err
+	}
 	if err := r.prepareProviders(ctx); err != nil {
 		return err
 	}
@@ -435,10 +440,7 @@ func (r *run) firstSync() string {
 
 // startAgent starts the agent and waits until it works.
 func (r *run) startAgent(ctx context.Context) error {
-	ports, err := freePorts(2)
-	if err != nil {
-		return err
-	}
+	ports := r.ports[len(r.Providers)]
 	health := loopback(ports[0])
 	args := append([]string{
 		"agent", "--health-addr=" + health, "--metrics-addr=" + loopback(ports[1]), "--enable-leader-election=false",

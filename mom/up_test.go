@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/cascade-gitops/cascade/mom/provider"
 	"github.com/cascade-gitops/cascade/mom/supervise"
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/store"
@@ -314,5 +316,18 @@ func TestHandOut(t *testing.T) {
 		if len(login.ClientCertificateData)+len(login.ClientKeyData)+len(cluster.CertificateAuthorityData) > 0 {
 			t.Error("programs have a certificate that is not read again")
 		}
+	}
+}
+
+// TestPortsDiffer: no two programs of a run get the same port.
+func TestPortsDiffer(t *testing.T) {
+	r := &run{Options: Options{Providers: make([]*provider.Provider, 6)}}
+	if err := r.takePorts(); err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Concat(r.ports...)
+	slices.Sort(all)
+	if len(r.ports) != 7 || len(slices.Compact(all)) != 14 {
+		t.Errorf("the ports are %v", r.ports)
 	}
 }
