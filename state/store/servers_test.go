@@ -131,14 +131,16 @@ func speakS3(b *bucket, w http.ResponseWriter, r *http.Request) {
 			IsTruncated           bool
 			NextContinuationToken string `xml:",omitempty"`
 		}{Name: "bucket", EncodingType: "url"}
+		last := ""
 		for _, key := range b.names(r.URL.Query().Get("prefix")) {
 			if key <= r.URL.Query().Get("continuation-token") {
 				continue
 			}
 			if len(answer.Contents) == 1000 {
-				answer.IsTruncated, answer.NextContinuationToken = true, answer.Contents[999].Key
+				answer.IsTruncated, answer.NextContinuationToken = true, last
 				break
 			}
+			last = key
 			answer.Contents = append(answer.Contents, object{Key: url.QueryEscape(key), LastModified: "2026-01-02T03:04:05.000Z", ETag: etag(b.objects[key]), Size: len(b.objects[key].content)})
 		}
 		w.Header().Set("Content-Type", "application/xml")
