@@ -69,7 +69,7 @@ func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alph
 	if len(kept) == 0 {
 		return nil
 	}
-	record := &v1alpha1.HandOver{Hash: handOverHash(kept), Since: metav1.NewTime(now.UTC().Truncate(time.Second))}
+	record := &v1alpha1.HandOver{Hash: Identify(kept), Since: metav1.NewTime(now.UTC().Truncate(time.Second))}
 	if before != nil && before.Hash == record.Hash {
 		record.Since = before.Since
 	}
@@ -134,8 +134,8 @@ func HandOverMessage(kept []Entry, newOwner string, unsure bool, record v1alpha1
 		"let that one apply it, or remove it there too", Names(kept), newOwner, until)
 }
 
-// handOverHash identifies a set of objects.
-func handOverHash(entries []Entry) string {
+// Identify identifies a set of objects.
+func Identify(entries []Entry) string {
 	ids := make([]string, 0, len(entries))
 	for _, e := range entries {
 		ids = append(ids, e.ID())

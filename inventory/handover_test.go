@@ -24,7 +24,7 @@ func TestPlanHandOver(t *testing.T) {
 	}
 	dropped := Live{State: Present, UID: "2", Owned: true}
 	since := func(ago time.Duration, entries ...Entry) *v1alpha1.HandOver {
-		return &v1alpha1.HandOver{Hash: handOverHash(entries), Since: metav1.NewTime(now.Add(-ago))}
+		return &v1alpha1.HandOver{Hash: Identify(entries), Since: metav1.NewTime(now.Add(-ago))}
 	}
 	for name, tc := range map[string]struct {
 		reason                    string

@@ -210,7 +210,8 @@ type layerNotes struct {
 	// leftover: the child has something that the layer no longer declares, and that is to be
 	// deleted.
 	leftover bool
-	// awaiting is about its wait for the Kustomization that declares the layer.
+	// left identifies what the last complete push left, and awaiting is about its wait for the Kustomization that declares the layer.
+	left     string
 	awaiting awaiting
 	// deleting is about deletes that have begun and are not confirmed.
 	deleting deleting

@@ -27,9 +27,9 @@ import (
 
 // awaiting is what is known of a wait for the Kustomization that declares a layer.
 type awaiting struct {
-	// digest of the rendering that it is for, and since when: what another commit drops waits anew.
-	digest string
-	since  time.Time
+	// left identifies what it is for, and since when: what another commit drops waits anew.
+	left  string
+	since time.Time
 }
 
 // awaitsDeclarer is an error while the Kustomization that declares the layer has not applied the revision
@@ -47,8 +47,8 @@ func (s *seeding) awaitsDeclarer(ctx context.Context) error {
 		return nil
 	}
 	w := &s.notes.awaiting
-	if w.since.IsZero() || w.digest != s.rendered.digest {
-		*w = awaiting{digest: s.rendered.digest, since: s.Now()}
+	if w.since.IsZero() || w.left != s.notes.left {
+		*w = awaiting{left: s.notes.left, since: s.Now()}
 	}
 	if s.Now().Sub(w.since) >= inventory.HandOverBound {
 		return nil

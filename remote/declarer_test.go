@@ -205,7 +205,11 @@ func TestDeclarerBehind(t *testing.T) {
 				t.Errorf("%s: it is %s: %s", tc.reason, entry.Reason, entry.Message)
 			}
 			if tc.after > 0 {
-				s.rendered = &rendered{digest: "sha256:2"}
+				s.rendered = &rendered{digest: "sha256:2"} // of a Secret that was renewed
+				if s.pruneLayers(t.Context()); entry.Reason == v1alpha1.ReasonHandOverPending {
+					t.Errorf("%s: it waits anew for the same, as something else changed", tc.reason)
+				}
+				s.notes.left, s.leftover = "another", true
 				if s.pruneLayers(t.Context()); entry.Reason != v1alpha1.ReasonHandOverPending {
 					t.Errorf("%s: what the next commit drops is not waited for: it is %s: %s", tc.reason, entry.Reason, entry.Message)
 				}

@@ -92,8 +92,9 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 // leaves notes whether a layer that was applied completely has something to delete. That is
 // known until it is deleted, however often the prune fails.
 func (s *seeding) leaves(rec *record.Record, entry *v1alpha1.ChildLayer) {
-	left := len(inventory.Candidates(rec.Inventory, s.rendered.entries)) > 0
-	if !left {
+	candidates := inventory.Candidates(rec.Inventory, s.rendered.entries)
+	left := len(candidates) > 0
+	if s.notes.left = inventory.Identify(candidates); !left {
 		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = nil }) // all of it is declared again
 		s.notes.awaiting = awaiting{}
 	}
