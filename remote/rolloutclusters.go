@@ -41,6 +41,8 @@ type Composition interface {
 	Unpinned(cluster types.NamespacedName) bool
 	// Built reports whether it is known what a revision declares.
 	Built(revision string) bool
+	// Lacks reports whether a revision is known not to have a Cluster that the newest one has.
+	Lacks(cluster types.NamespacedName, revision string) bool
 	// Refusal is why what makes a Cluster does not take what was applied, which waiting does not
 	// mend; empty if nothing refuses it.
 	Refusal(ctx context.Context, cluster types.NamespacedName) string
@@ -121,7 +123,7 @@ func unseeded(child *v1alpha1.Child) bool {
 	return c != nil && c.Reason == v1alpha1.ReasonNoLayer
 }
 
-// refusals are why Clusters cannot get the revisions that they could be given now.
+// refusals are why Clusters cannot get the revisions that they could be given now, or do without them.
 func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *moved) {
 	if m.composed == nil {
 		return
@@ -138,6 +140,7 @@ func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *mov
 	}
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
+		c.Lacks = m.lacks(clusterOf(f.children[c.Name]), o, f.Candidate)
 		for _, revision := range slices.Compact(slices.Sorted(slices.Values(revisions))) {
 			if c.Pin != nil && c.Pin.Revision == revision {
 				continue // its versions are those that it has, or is about to have
@@ -150,6 +153,24 @@ func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *mov
 			}
 		}
 	}
+}
+
+// lacks are those revisions that a Cluster could be given which are from before it was declared.
+func (m *moved) lacks(cluster types.NamespacedName, o *v1alpha1.Rollout, candidate *v1alpha1.RolloutRevision) map[string]bool {
+	given := []*v1alpha1.RolloutRevision{candidate}
+	if run := o.Status.Run; run != nil {
+		given = append(given, &run.RolloutRevision)
+	}
+	if good := o.Status.LastGood; good != nil {
+		given = append(given, &good.RolloutRevision)
+	}
+	lacks := map[string]bool{}
+	for _, r := range given {
+		if r != nil && m.composed.Lacks(cluster, r.Revision) {
+			lacks[r.Revision] = true
+		}
+	}
+	return lacks
 }
 
 // clusterOf names the Cluster of a Child that has one.

@@ -3,12 +3,15 @@ package remote
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // applied is a composition of which all Clusters have one revision.
@@ -20,6 +23,12 @@ type applied struct {
 	refused     error
 	unpinned    bool
 	complete    bool
+	// lacking are revisions that do not have the Clusters, as the newest one has.
+	lacking []string
+}
+
+func (a applied) Lacks(_ types.NamespacedName, revision string) bool {
+	return slices.Contains(a.lacking, revision)
 }
 
 func (a applied) Untold(types.NamespacedName) bool { return a.complete }
@@ -91,6 +100,49 @@ func TestUnknownCluster(t *testing.T) {
 				t.Errorf("%s: %+v", tc.reason, c)
 			}
 		})
+	}
+}
+
+// TestMadeCluster: a Cluster that the newest commit made is taken in at that, and gets neither what a run that began
+// before brings, nor the last good revision: they would take it away.
+func TestMadeCluster(t *testing.T) {
+	const good, brought, newest = "main@sha1:1", "main@sha1:2", "main@sha1:3"
+	child := func(name, revision string, run int64) *v1alpha1.Child {
+		c := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name, UID: types.UID(name)}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: name}}}
+		c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}}
+		if revision != "" {
+			c.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: revision}, Run: run, Result: v1alpha1.ResultUpdating, Since: metav1.Now()}}
+		}
+		return c
+	}
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+	o.Spec.Waves = []v1alpha1.RolloutWave{{Name: "canary", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"canary": "true"}}}, {Name: "rest"}}
+	o.Spec.Deadline.Duration = time.Hour
+	o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: good}, Run: 4}
+	o.Status.Run = &v1alpha1.RolloutRun{Number: 5, RolloutRevision: v1alpha1.RolloutRevision{Revision: brought}, Phase: v1alpha1.RolloutProgressing, Begun: true,
+		Terms: v1alpha1.RolloutTerms{Waves: o.Spec.Waves, Deadline: o.Spec.Deadline}, Began: metav1.Now(), Since: metav1.Now()}
+	for wave := range int32(2) {
+		canary, made := child("canary", brought, 5), child("made", "", 0)
+		canary.Labels = map[string]string{"canary": "true"}
+		o.Status.Run.Wave = wave
+		f := &rolloutFacts{children: map[string]*v1alpha1.Child{"canary": canary, "made": made}}
+		f.Candidate, f.Room = &v1alpha1.RolloutRevision{Revision: newest}, -1
+		m := &moved{spec: &o.Spec, composed: applied{revision: newest, lacking: []string{good, brought}}}
+		for _, c := range []*v1alpha1.Child{canary, made} {
+			var pin *v1alpha1.ChildRollout
+			if len(c.Status.Rollouts) > 0 {
+				pin = &c.Status.Rollouts[0]
+			}
+			is := m.cluster(o, c, pin)
+			m.ofComposition(t.Context(), c, pin, &is)
+			f.Clusters = append(f.Clusters, is)
+		}
+		f.refusals(t.Context(), o, m)
+		d := rollout.Next(o.Name, &o.Spec, &o.Status, f.Facts, time.Now())
+		i := slices.IndexFunc(d.Pins, func(a rollout.Assignment) bool { return a.Cluster == "made" })
+		if i < 0 || d.Pins[i].Revision != newest || d.Pins[i].Run != 0 {
+			t.Errorf("in wave %d it is taken in with %+v", wave, d.Pins)
+		}
 	}
 }
 

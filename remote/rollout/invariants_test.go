@@ -82,7 +82,7 @@ func (f *fleet) proved(before *v1alpha1.RolloutStatus, d rollout.Decision) error
 			}
 		}
 		has := p != nil && p.Revision == good.Revision
-		if w < 0 || (c.skip == good.Revision || c.elsewhere) && !has {
+		if w < 0 || c.without(good.Revision) && !has {
 			continue
 		}
 		if of[w]++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() {
@@ -261,6 +261,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if c.elsewhere {
 			return fmt.Errorf("%s began and is managed elsewhere", c.name)
 		}
+		if c.lacks(p.Revision) {
+			return fmt.Errorf("%s began %s, which is from before it was made and takes it away", c.name, p.Revision)
+		}
 		// Who is new, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
 		// What it runs is put on record by this very decision if nothing else is.
 		adopted := c.pin == nil || c.unpinned
@@ -381,7 +384,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 				continue // it lost the revision again at once
 			}
 			has := p != nil && p.Revision == run.Revision
-			excused := c.skip == run.Revision || c.elsewhere || c.refused[run.Revision] != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
+			excused := c.without(run.Revision) || c.refused[run.Revision] != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
 				c.rolling && (p == nil && c.untold || p != nil && p.Result == v1alpha1.ResultDeferred)
 			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) || !has && !excused {
 				return fmt.Errorf("wave %d of run %d at %s (%s) was passed, and %s is not done: %+v, %+v", w, run.Number, run.Revision, run.Phase, c.name, p, *c)
@@ -396,7 +399,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 		for _, c := range f.clusters {
 			p := after[c.name]
 			has := p != nil && p.Revision == run.Revision
-			if waveOf(terms, c) != w || (c.skip == run.Revision || c.elsewhere) && !has {
+			if waveOf(terms, c) != w || c.without(run.Revision) && !has {
 				continue
 			}
 			if of++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() {
@@ -433,7 +436,7 @@ func (f *fleet) provenBefore(run *v1alpha1.RolloutRun, after map[string]*v1alpha
 		for _, c := range f.clusters {
 			p := after[c.name]
 			has := p != nil && p.Revision == run.Revision
-			if waveOf(run.Terms.Waves, c) != w || (c.skip == run.Revision || c.elsewhere) && !has {
+			if waveOf(run.Terms.Waves, c) != w || c.without(run.Revision) && !has {
 				continue
 			}
 			if of++; has && p.Result == v1alpha1.ResultSucceeded && c.lost.IsZero() && f.now.Sub(p.Since.Time) >= soak {

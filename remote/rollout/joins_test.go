@@ -19,6 +19,18 @@ func (s *story) joins(names ...string) {
 	}
 }
 
+// made adds clusters that a later commit made, which the revisions before it lack.
+func (s *story) made(by string, lacking []string, names ...string) {
+	s.joins(names...)
+	for _, name := range names {
+		c := s.cluster(name)
+		c.New, c.Has, c.Lacks = false, &v1alpha1.RolloutRevision{Revision: by}, map[string]bool{}
+		for _, revision := range lacking {
+			c.Lacks[revision] = true
+		}
+	}
+}
+
 // TestJoins: what a cluster gets that comes, or returns, while a run is under way.
 func TestJoins(t *testing.T) {
 	approvedCanary := canaryAndRest()
@@ -100,6 +112,52 @@ func TestJoins(t *testing.T) {
 			s.approve("canary", second)
 			s.decide()
 			s.at(second, "canary1", "rest1")
+		}},
+		{name: "made by a later commit", reason: "neither the last good revision nor that of the run has it, and would take it away", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.commit(third)
+			s.made(third, []string{first, second}, "canary2", "rest2")
+			s.decide()
+			s.at(third, "canary2", "rest2")
+			s.takes(true, "canary1")
+			s.decide() // its wave does not wait for the one that is new
+			s.at(second, "canary1", "rest1")
+			s.takes(true, "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.decide()
+			s.at(third, "canary1", "canary2", "rest2")
+			s.takes(true, "canary1", "canary2", "rest2")
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.at(third, "canary1", "canary2", "rest1", "rest2")
+		}},
+		{name: "made by the commit that is aborted", reason: "it keeps what it has, as others do", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.made(second, []string{first}, "rest2")
+			s.decide()
+			s.facts.Requests.Abort = second
+			s.decide()
+			s.phase(v1alpha1.RolloutAborted)
+			s.decide()
+			s.at(first, "rest1")
+			s.at(second, "canary1", "rest2")
+		}},
+		{name: "made by the commit that is taken back", reason: "to take it back from the cluster that it made is to delete that", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.made(second, []string{first}, "canary2")
+			s.decide()
+			s.facts.Requests.Revert = second
+			for range 3 {
+				s.decide()
+				s.takes(true, "canary1", "rest1")
+			}
+			s.phase(v1alpha1.RolloutReverted)
+			s.at(first, "canary1", "rest1")
+			s.at(second, "canary2")
 		}},
 		{name: "in a wave that began without an approval", reason: "the wave waits for it, and says for what", waves: approvedCanary, clusters: []string{"rest1"}, tell: func(s *story) {
 			s.spec.Waves = slices.Clone(s.spec.Waves)

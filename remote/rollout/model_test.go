@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,8 @@ type cluster struct {
 	// bad are revisions that it does not get ready at, and refuses those that its release does
 	// not take.
 	bad, refuses map[string]bool
+	// made by which commit: those before lack it.
+	made int
 	// unpinned: a version that knows no Rollouts gave it what it runs, past its pin.
 	unpinned bool
 	// slow: what it runs is not in effect yet.
@@ -89,6 +92,17 @@ func (c *cluster) past() bool {
 
 func (c *cluster) well() bool { return !c.sick && !c.bad[c.runs] && c.runs != "" }
 
+// lacks reports whether a revision is from before the commit that made the cluster.
+func (c *cluster) lacks(revision string) bool {
+	commit, err := strconv.Atoi(strings.TrimPrefix(revision, "main@sha1:"))
+	return err == nil && commit < c.made
+}
+
+// without reports whether the cluster is to do without a revision.
+func (c *cluster) without(revision string) bool {
+	return c.skip == revision || c.elsewhere || c.lacks(revision)
+}
+
 func (c *cluster) facts() rollout.Cluster {
 	f := rollout.Cluster{Name: c.name, UID: types.UID("uid-" + c.name), Labels: map[string]string{"wave": c.wave}, Pin: c.pin.DeepCopy(), Known: c.known,
 		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere, New: c.known && c.runs == "" && !c.untold, Unpinned: c.unpinned}
@@ -101,6 +115,12 @@ func (c *cluster) facts() rollout.Cluster {
 		f.Outstanding = "its control plane was not looked at yet"
 	} else {
 		f.Ready = at && c.well()
+	}
+	if c.made > 0 {
+		f.Lacks = map[string]bool{}
+	}
+	for commit := range c.made {
+		f.Lacks[fmt.Sprintf("main@sha1:%040d", commit)] = true
 	}
 	if c.rolling {
 		f.Rolling = v1alpha1.ReasonRollingOut
@@ -182,6 +202,9 @@ func (f *fleet) join() {
 		f.named[c.runs] = true
 	} else {
 		c.untold = f.chance(50)
+	}
+	if f.chance(20) {
+		c.made = f.commits
 	}
 	f.clusters = append(f.clusters, c)
 }

@@ -49,6 +49,9 @@ type Cluster struct {
 	// Refused is why the cluster cannot get a revision at all, by revision: that of the run,
 	// and the candidate.
 	Refused map[string]string
+	// Lacks are revisions that do not have the cluster, though the newest one has: it came after them, and they
+	// would take it away.
+	Lacks map[string]bool
 	// Skip names the revision that a person lets the cluster do without; empty without one.
 	Skip string
 	// Elsewhere: another tier manages the cluster. What this one would bring to it, it gets

@@ -91,7 +91,7 @@ func (f *fleet) over(d rollout.Decision) error {
 		return fmt.Errorf("the run is %s at the end, held for %q", run.Phase, d.Hold.Reason)
 	case run.Phase != v1alpha1.RolloutCompleted:
 		for _, c := range f.clusters {
-			if p := c.pin; waveOf(f.spec.Waves, c) >= 0 && c.lost.IsZero() && !c.elsewhere && p != nil && !p.Past && good != nil && c.skip != good.Revision && slices.ContainsFunc(d.Status.History, func(h v1alpha1.RolloutHistory) bool {
+			if p := c.pin; waveOf(f.spec.Waves, c) >= 0 && c.lost.IsZero() && p != nil && !p.Past && good != nil && !c.without(good.Revision) && slices.ContainsFunc(d.Status.History, func(h v1alpha1.RolloutHistory) bool {
 				return h.Phase == v1alpha1.RolloutReverted && h.Number == p.Run && h.Revision == p.Revision
 			}) {
 				return fmt.Errorf("%s has %+v at the end, which was taken back", c.name, p)
@@ -100,7 +100,7 @@ func (f *fleet) over(d rollout.Decision) error {
 		return nil
 	}
 	for _, c := range f.clusters {
-		if w := waveOf(f.spec.Waves, c); w >= 0 && c.lost.IsZero() && !c.elsewhere && (c.pin == nil || c.pin.Revision != good.Revision) && c.skip != good.Revision {
+		if w := waveOf(f.spec.Waves, c); w >= 0 && c.lost.IsZero() && (c.pin == nil || c.pin.Revision != good.Revision) && !c.without(good.Revision) {
 			return fmt.Errorf("%s has %+v at the end, and %s passed", c.name, c.pin, good.Revision)
 		}
 	}

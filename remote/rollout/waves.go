@@ -88,10 +88,10 @@ func (d *decision) lost(m *member) bool {
 }
 
 // skipped reports whether the cluster does without a revision, that of the run or the good one: a
-// person lets it, or another tier manages it.
+// person lets it, another tier manages it, or a later commit made it.
 func (d *decision) skipped(m *member, r v1alpha1.RolloutRevision) bool {
 	switch {
-	case m.Elsewhere:
+	case m.Elsewhere, m.Lacks[r.Revision]:
 		return true
 	case m.Skip == "":
 		return false

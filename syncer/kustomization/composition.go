@@ -39,8 +39,10 @@ type composition struct {
 	paths  []string
 	// declares are the Clusters that any rendering or the inventory has.
 	declares map[types.NamespacedName]bool
-	// versions of Kubernetes that renderings declare, by revision; of the last good one as long as
-	// it is that.
+	// newest is the revision that is composed with what Clusters may have.
+	newest string
+	// versions of Kubernetes that renderings declare of their Clusters, by revision, empty of one that tells none; of the
+	// last good one, and of what a run brings, as long as it is that.
 	versions map[string]map[types.NamespacedName]string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
@@ -132,6 +134,14 @@ func (c *Composition) Built(revision string) bool {
 	return built
 }
 
+// Lacks reports whether a revision is known not to have a Cluster that the newest one has.
+func (c *Composition) Lacks(cluster types.NamespacedName, revision string) bool {
+	at, built := c.state.versions[revision]
+	_, has := at[cluster]
+	_, newest := c.state.versions[c.state.newest][cluster]
+	return built && !has && newest
+}
+
 // Refused is why a Cluster cannot have what a revision declares of it; nil if it can, or if
 // that is not known.
 func (c *Composition) Refused(ctx context.Context, cluster types.NamespacedName, revision string) error {
@@ -179,7 +189,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	}
 	f := run.composed.facts
 	next := composition{
-		source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
+		newest: f.Newest.Revision, source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
 		unpinned: run.governed.unpinned, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
@@ -187,9 +197,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		versions := map[types.NamespacedName]string{}
 		for _, cluster := range from.Clusters() {
 			next.declares[cluster] = true
-			if v := rollout.DeclaredVersions(cluster, from.Of(cluster)).ControlPlane; v != "" {
-				versions[cluster] = v
-			}
+			versions[cluster] = rollout.DeclaredVersions(cluster, from.Of(cluster)).ControlPlane
 		}
 		next.versions[from.Revision] = versions
 	}
@@ -204,10 +212,11 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	run.known.mu.Lock()
 	if before := run.known.composition; before != nil {
 		maps.Copy(next.applied, before.applied)
-		// What many would go back to is judged also when no Cluster has it any more.
-		for _, revision := range f.Good {
-			if good, known := before.versions[revision]; known && next.versions[revision] == nil {
-				next.versions[revision] = good
+		// What many would go back to is judged also when no Cluster has it any more, and what they are about to get
+		// while none has it yet.
+		for _, revision := range append(slices.Collect(maps.Values(f.Good)), run.governed.brought...) {
+			if is, known := before.versions[revision]; known && next.versions[revision] == nil {
+				next.versions[revision] = is
 			}
 		}
 	}

@@ -371,6 +371,15 @@ func TestCreatedIsTakenIn(t *testing.T) {
 	if got := s.Composed(s.name()).Applied(b); got != r2 || strings.Contains(s.applies(), "Cluster/b") {
 		t.Errorf("it is taken in at %s, and what is applied is %s", got, s.applies())
 	}
+	// And what would take it away is known.
+	for _, of := range []struct {
+		cluster, revision string
+		want              bool
+	}{{"b", r1, true}, {"b", r2, false}, {"a", r1, false}, {"b", "main@sha1:9", false}, {"gone", r1, false}} {
+		if got := s.Composed(s.name()).Lacks(types.NamespacedName{Namespace: "apps", Name: of.cluster}, of.revision); got != of.want {
+			t.Errorf("that %s lacks %s is told as %t", of.revision, of.cluster, got)
+		}
+	}
 }
 
 // TestCreatedByReleaseIsTakenIn: so is one that a HelmRelease of the newest commit makes, which nobody could know before:

@@ -54,6 +54,8 @@ type governed struct {
 	marks map[types.NamespacedName]string
 	// good is the revision that passed all waves of each Rollout last.
 	good map[string]string
+	// brought are the revisions of the runs.
+	brought []string
 	// id identifies all of it.
 	id string
 }
@@ -116,6 +118,9 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	for i := range rollouts {
 		if good := rollouts[i].Status.LastGood; good != nil {
 			g.good[rollouts[i].Name] = good.Revision
+		}
+		if run := rollouts[i].Status.Run; run != nil {
+			g.brought = append(g.brought, run.Revision)
 		}
 	}
 	known := r.known.sofar(client.ObjectKeyFromObject(obj))
