@@ -33,6 +33,9 @@ type Composition interface {
 	// Applied is the revision that all of a Cluster was applied at last; empty if that is not
 	// known.
 	Applied(cluster types.NamespacedName) string
+	// Unapplied is why not all of a Cluster is applied as it is declared, as a clause for people; empty if it is, or if
+	// that is not known.
+	Unapplied(cluster types.NamespacedName) string
 	// Untold reports whether nobody knows what a Cluster has: it waited for its first revision while all else
 	// was applied, and nothing says what it was made from.
 	Untold(cluster types.NamespacedName) bool
@@ -96,6 +99,7 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 	if applied != pin.Revision {
 		// That the Kustomization holds what it was given was perhaps not known before it was.
 		if pin.Result == v1alpha1.ResultUpdating {
+			c.Outstanding = m.composed.Unapplied(clusterOf(child))
 			if err := m.composed.Refused(ctx, clusterOf(child), pin.Revision); err != nil {
 				c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: err.Error()}
 			}

@@ -25,7 +25,11 @@ type applied struct {
 	complete    bool
 	// lacking are revisions that do not have the Clusters, as the newest one has.
 	lacking []string
+	// unapplied is why they are not applied as declared.
+	unapplied string
 }
+
+func (a applied) Unapplied(types.NamespacedName) string { return a.unapplied }
 
 func (a applied) Lacks(_ types.NamespacedName, revision string) bool {
 	return slices.Contains(a.lacking, revision)
@@ -162,6 +166,7 @@ func TestOutstandingCluster(t *testing.T) {
 		"InEffect":    {"all have done what was declared", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2"}, true, "", ""},
 		"Outstanding": {"its controller has not seen it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", outstanding: "not yet"}, false, "not yet", ""},
 		"Earlier":     {"it was not even applied", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", outstanding: "not yet"}, false, "", ""},
+		"Unapplied":   {"a part of it cannot be applied, which is told", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", unapplied: "not all of it"}, false, "not all of it", ""},
 		"Failed":      {"one that failed may come round", v1alpha1.ResultFailed, applied{revision: "main@sha1:2", outstanding: "not yet"}, false, "not yet", ""},
 		"Succeeded":   {"it was asked before it succeeded", v1alpha1.ResultSucceeded, applied{revision: "main@sha1:2", outstanding: "not yet"}, true, "", ""},
 		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", refusal: "no"}, false, "", "no"},

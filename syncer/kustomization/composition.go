@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fluxcd/pkg/ssa"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -48,6 +50,8 @@ type composition struct {
 	applied map[types.NamespacedName]string
 	// unpinned Clusters have what was applied past their Rollout, with its revision.
 	unpinned map[types.NamespacedName]string
+	// unapplied Clusters have objects that could not be applied, or wait for a person, with their names.
+	unapplied map[types.NamespacedName][]string
 	// untold Clusters waited for their first revision while all else was applied, and nothing says what they have.
 	untold map[types.NamespacedName]bool
 	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
@@ -122,6 +126,15 @@ func (c *Composition) Applied(cluster types.NamespacedName) string { return c.st
 // applied, and nothing says what it was made from. One that was created meanwhile is told of by the next run.
 func (c *Composition) Untold(cluster types.NamespacedName) bool { return c.state.untold[cluster] }
 
+// Unapplied is why not all of a Cluster is applied as it is declared, as a clause for people; empty if it is, or if that
+// is not known.
+func (c *Composition) Unapplied(cluster types.NamespacedName) string {
+	if names := c.state.unapplied[cluster]; len(names) > 0 {
+		return "the Kustomization could not apply " + some(names) + ", see its status"
+	}
+	return ""
+}
+
 // Unpinned reports whether that was applied past the Cluster's pin, as by a version that knows no Rollouts.
 func (c *Composition) Unpinned(cluster types.NamespacedName) bool {
 	return c.state.unpinned[cluster] != ""
@@ -182,7 +195,8 @@ func (c *Composition) running(ctx context.Context, of asked) (string, error) {
 }
 
 // noteComposition keeps what a reconcile found out about Clusters. complete: all that was
-// composed has been applied.
+// composed has been applied. Otherwise each Cluster has its revision of which all was: what is wrong with others says
+// nothing of it.
 func (r *Reconciler) noteComposition(run *run, complete bool) {
 	if run.composed == nil {
 		return
@@ -191,7 +205,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	next := composition{
 		newest: f.Newest.Revision, source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
-		unpinned: run.governed.unpinned, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
+		unpinned: run.governed.unpinned, unapplied: map[types.NamespacedName][]string{}, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
 		versions := map[types.NamespacedName]string{}
@@ -220,6 +234,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			}
 		}
 	}
+	unapplied, changed := run.unapplied(complete), setOf(run.changed())
 	for cluster := range next.declares {
 		applied := ""
 		switch reason := run.composed.held[cluster].reason; {
@@ -232,8 +247,18 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			}
 			applied = cmp.Or(run.governed.unpinned[cluster], mark, before)
 			next.untold[cluster] = complete && applied == ""
-		case complete:
-			applied = run.composed.appliedAt(cluster)
+		default:
+			from, _ := f.At(cluster)
+			if applied = run.composed.appliedAt(cluster); complete && applied != "" || from == nil {
+				break
+			}
+			objects := from.Of(cluster)
+			if next.unapplied[cluster] = amongst(objects, unapplied); len(objects) == 0 || next.unapplied[cluster] != nil {
+				applied = ""
+			}
+			if applied == "" && next.applied[cluster] != from.Revision && amongst(objects, changed) != nil {
+				delete(next.applied, cluster) // a part of it is at another revision by now
+			}
 		}
 		if applied != "" {
 			next.applied[cluster] = applied
@@ -245,6 +270,39 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	run.known.composition = &next
 	run.known.mu.Unlock()
 	r.known.composed(run.name())
+}
+
+// unapplied are objects of the composition that are not in place.
+func (run *run) unapplied(complete bool) map[inventory.Entry]bool {
+	if complete {
+		return nil
+	}
+	left := setOf(inventory.OfAll(run.rendering.Objects))
+	for _, e := range run.touched(ssa.CreatedAction, ssa.ConfiguredAction, ssa.UnchangedAction, ssa.SkippedAction) {
+		delete(left, anyVersion(e))
+	}
+	return left
+}
+
+func setOf(entries []inventory.Entry) map[inventory.Entry]bool {
+	set := make(map[inventory.Entry]bool, len(entries))
+	for _, e := range entries {
+		set[anyVersion(e)] = true
+	}
+	return set
+}
+
+// amongst names those of objects that a set of what was sent has. What has no namespace was sent without one.
+func amongst(objects []*unstructured.Unstructured, sent map[inventory.Entry]bool) []string {
+	var names []string
+	for _, u := range objects {
+		e := anyVersion(inventory.Of(u))
+		root := e
+		if root.Namespace = ""; sent[e] || sent[root] {
+			names = append(names, e.Kind+" "+e.Name)
+		}
+	}
+	return names
 }
 
 // appliedAt is the revision at which all of a Cluster is in place after its composition was

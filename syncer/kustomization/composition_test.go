@@ -6,9 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fluxcd/cli-utils/pkg/object"
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/ssa"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -83,6 +85,61 @@ func TestComposition(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"fleet"}, c.Paths()); diff != "" || c.Source() != sourceKey(s.Obj) || told != 2 {
 		t.Errorf("it reads %v of %v, and %d were told", c.Paths(), c.Source(), told)
+	}
+}
+
+// TestAppliedByCluster: a Cluster of which all is applied has its revision, whatever is wrong with others; one of which a
+// part is applied has none until the rest is, so that what it had before is not taken for what it gets back.
+func TestAppliedByCluster(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	for _, name := range []string{"whole", "untouched", "part"} {
+		r.child(name, "waves="+r1)
+		r.cluster(name, "")
+	}
+	s := r.take(nil)
+	newest := fleetOf(t, r2, "whole=v1.36.0", "untouched=v1.36.0", "part=v1.36.0", "new=v1.36.0")
+	older := fleetOf(t, r1, "whole=v1.35.0", "untouched=v1.35.0", "part=v1.35.0")
+	compose := func() {
+		t.Helper()
+		if end := s.composes(t, newest, older); end != nil {
+			t.Fatalf("it ended as %+v", end)
+		}
+	}
+	compose()
+	s.noteComposition(s.run, true)
+	for _, name := range []string{"whole", "untouched", "part"} {
+		child := &v1alpha1.Child{}
+		if err := s.client.Get(t.Context(), types.NamespacedName{Namespace: "apps", Name: name}, child); err != nil {
+			t.Fatal(err)
+		}
+		child.Status.Rollouts[0].Revision = r2
+		s.updates(t, child)
+	}
+	compose()
+	s.run.sync = &apply.Result{Changes: ssa.NewChangeSet()}
+	for _, u := range s.rendering.Objects {
+		if name := u.GetName(); name == "whole" || name == "new" || name == "part" && u.GetKind() == "LocalControlPlane" {
+			s.run.sync.Changes.Add(ssa.ChangeSetEntry{ObjMetadata: object.UnstructuredToObjMetadata(u), GroupVersion: u.GroupVersionKind().Version, Action: ssa.ConfiguredAction})
+		}
+	}
+	s.noteComposition(s.run, false)
+	c := s.Composed(s.name())
+	for name, want := range map[string]struct{ applied, why string }{
+		"whole":     {r2, ""},
+		"new":       {r2, ""},
+		"untouched": {r1, "the Kustomization could not apply Cluster untouched, LocalControlPlane untouched, MachineDeployment untouched, see its status"},
+		"part":      {"", "the Kustomization could not apply Cluster part, MachineDeployment part, see its status"},
+	} {
+		cluster := types.NamespacedName{Namespace: "apps", Name: name}
+		if c.Applied(cluster) != want.applied || c.Unapplied(cluster) != want.why {
+			t.Errorf("%s is at %q: %q, want %+v", name, c.Applied(cluster), c.Unapplied(cluster), want)
+		}
+	}
+	s.noteComposition(s.run, true)
+	if c := s.Composed(s.name()); c.Applied(types.NamespacedName{Namespace: "apps", Name: "part"}) != r2 || c.Unapplied(types.NamespacedName{Namespace: "apps", Name: "part"}) != "" {
+		t.Error("what is applied by now is not")
 	}
 }
 
