@@ -36,8 +36,7 @@ type rolloutFacts struct {
 	digests map[string]string
 	// again is when to look again although nothing changes; zero for never.
 	again time.Duration
-	// held is why no further cluster may begin, whatever is decided otherwise; nil if
-	// they may.
+	// held is why the image of the layer is no candidate; nil if it may be one.
 	held error
 }
 
@@ -98,6 +97,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if err != nil {
 		return nil, err
 	}
+	f.TooNew = tooNew(r.Version, o, f.Candidate)
 	f.again, f.Unread = m.again, m.unread
 	if is := r.exchange.of(client.ObjectKeyFromObject(o)); is != nil {
 		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
@@ -111,6 +111,28 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 		f.Room = max(r.MaxChanging-changing, 0)
 	}
 	return f, nil
+}
+
+// tooNew are the images of what clusters could be given that a version of this program may not bring. A Layer that names
+// one says nothing of what they are to go back to, nor of what a run brings.
+func tooNew(version string, o *v1alpha1.Rollout, candidate *v1alpha1.RolloutRevision) map[string]string {
+	images := map[string]string{}
+	given := []*v1alpha1.RolloutRevision{candidate}
+	if run := o.Status.Run; run != nil {
+		given = append(given, &run.RolloutRevision)
+	}
+	if good := o.Status.LastGood; good != nil {
+		given = append(given, &good.RolloutRevision)
+	}
+	for _, r := range given {
+		if r == nil {
+			continue
+		}
+		if err := parentBefore(r.Image, version); err != nil {
+			images[r.Image] = err.Error()
+		}
+	}
+	return images
 }
 
 // catchUp has the first decision of this process made from what the API server has: another

@@ -215,13 +215,9 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	spec := o.Spec
-	if facts.held != nil {
-		spec.Suspend = true
-	}
 	status := o.Status.DeepCopy()
 	status.UID = cmp.Or(status.UID, o.UID)
-	d := rollout.Next(o.Name, &spec, status, facts.Facts, r.Now())
+	d := rollout.Next(o.Name, &o.Spec, status, facts.Facts, r.Now())
 	r.retain(o, facts, &d)
 	after := o.DeepCopy()
 	after.Status = d.Status
@@ -232,7 +228,9 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	}
 	is := r.exchange.of(client.ObjectKeyFromObject(o))
 	sayExchange(after, is, d.Upstream, facts.held != nil)
-	if sayRollout(after, d.Hold); facts.held != nil {
+	run := d.Status.Run
+	goesOn := run != nil && rollout.Active(run) && (run.Phase == v1alpha1.RolloutReverting || facts.TooNew[run.Image] == "")
+	if sayRollout(after, d.Hold); facts.held != nil && !goesOn {
 		sayRefused(after, reason.Of(facts.held), facts.held.Error())
 	}
 	again, err := r.writeStatus(ctx, o, after)

@@ -415,3 +415,40 @@ func TestHadOnRecord(t *testing.T) {
 		t.Errorf("on record is %+v", pin)
 	}
 }
+
+// TestTakenBackAgent: a tier that was taken back takes back what it brought to clusters, though their Layer still names it.
+func TestTakenBackAgent(t *testing.T) {
+	layer := layerOn("base")
+	layer.Namespace, layer.Spec.Agent = "fleet", &v1alpha1.AgentSpec{}
+	layer.Spec.Agent.Image, layer.Spec.ClusterSelector.MatchLabels = "cascade:v1.5.0", map[string]string{"tier": "tenant"}
+	bad, good := v1alpha1.RolloutRevision{Image: "cascade:v1.5.0"}, v1alpha1.RolloutRevision{Image: "cascade:v1.4.0"}
+	o := rolloutNamed("base", movesLayer("base"))
+	o.Spec.Waves, o.Spec.Deadline.Duration = []v1alpha1.RolloutWave{{Name: "all", MaxConcurrent: intstr.FromInt32(1)}}, time.Minute
+	o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: good, Run: 1}
+	o.Status.Run = &v1alpha1.RolloutRun{Number: 2, RolloutRevision: bad, Phase: v1alpha1.RolloutReverting, Since: start, Terms: v1alpha1.RolloutTerms{Waves: o.Spec.Waves, Deadline: o.Spec.Deadline}}
+	child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}})
+	child.Labels = layer.Spec.ClusterSelector.MatchLabels
+	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Digest: "sha256:1", AgentImage: bad.Image}}
+	child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "base", RolloutRevision: bad, Run: 2, Result: v1alpha1.ResultSucceeded}}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(layer, o, &child).WithStatusSubresource(o, &child).Build()
+	r := &Rollouts{
+		Client: c, Reader: c, rollouts: &rolloutKind{now: time.Now, served: true}, Events: events.NewFakeRecorder(100), Version: "v1.4.0",
+		Metrics: NewRolloutMetrics(prometheus.NewRegistry()), Now: func() time.Time { return start.Time }, Snapshots: source.NewSnapshots(), exchange: &exchange{},
+	}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.Get(t.Context(), client.ObjectKeyFromObject(&child), &child), c.Get(t.Context(), client.ObjectKeyFromObject(o), o)); err != nil {
+		t.Fatal(err)
+	}
+	if pin := child.Status.Rollouts[0]; pin.Image != good.Image || pin.Result != v1alpha1.ResultUpdating {
+		t.Errorf("on record is %+v", pin)
+	}
+	if ready := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition); ready == nil || ready.Reason != v1alpha1.ReasonReverting {
+		t.Errorf("it says %+v", ready)
+	}
+}

@@ -1194,7 +1194,7 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"ParentOlder"},
-				Means:   "the layer's agent is of a later version than the agent of this tier, by the tag of its image; no further cluster begins",
+				Means:   "the layer's agent is of a later version than the agent of this tier, by the tag of its image; no cluster gets it, and a run of an earlier one, or a revert to one, goes on",
 				Next:    "upgrade this tier first; until then the clusters keep their agents",
 			},
 			{

@@ -148,6 +148,7 @@ func (d *decision) starters(members []*member) []*member {
 				to.Run = goal.run
 				m.set(to)
 			}
+		case d.tooNew(goal.RolloutRevision):
 		case m.is(v1alpha1.ResultDeferred, v1alpha1.ResultUnreachable):
 			back = append(back, m)
 		default:
@@ -155,6 +156,15 @@ func (d *decision) starters(members []*member) []*member {
 		}
 	}
 	return append(back, others...)
+}
+
+// tooNew reports whether a revision has an image that this tier may not bring, and says so.
+func (d *decision) tooNew(r v1alpha1.RolloutRevision) bool {
+	why := d.facts.TooNew[r.Image]
+	if why != "" {
+		d.hold = Hold{v1alpha1.ReasonParentOlder, why}
+	}
+	return why != ""
 }
 
 // start gives a revision to a cluster.

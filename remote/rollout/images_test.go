@@ -81,6 +81,86 @@ func TestImageAsWord(t *testing.T) {
 	})
 }
 
+// TestTooNewImage: an image that this tier may not bring is kept from clusters, and nothing else is.
+func TestTooNewImage(t *testing.T) {
+	const v4, v5 = "registry.example.com/cascade:v1.4.0", "registry.example.com/cascade:v1.5.0"
+	candidate := func(s *story, revision, image string) {
+		s.facts.Candidate = &v1alpha1.RolloutRevision{Revision: revision, Image: image}
+	}
+	image := func(s *story, want string, names ...string) {
+		s.t.Helper()
+		for _, name := range names {
+			if got := s.cluster(name).Pin; got == nil || got.Image != want {
+				s.t.Errorf("%s may have %+v, want %s", name, got, want)
+			}
+		}
+	}
+	// good has a run of the first image pass.
+	good := func(s *story) {
+		candidate(s, first, v4)
+		for range 4 {
+			s.decide()
+			for _, c := range s.facts.Clusters {
+				s.takes(true, c.Name)
+			}
+		}
+		s.phase(v1alpha1.RolloutCompleted)
+	}
+	tooNew := func(s *story) { s.facts.TooNew = map[string]string{v5: "upgrade this tier first"} }
+	tellAll(t, []tale{
+		{name: "a run of another image", reason: "what it brings is not too new", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			good(s)
+			candidate(s, second, v4)
+			s.decide()
+			tooNew(s)
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "a new cluster", reason: "the last good revision has an image that it may have", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			good(s)
+			tooNew(s)
+			candidate(s, second, v5)
+			s.joins("canary2", "rest2")
+			s.decide()
+			s.held(v1alpha1.ReasonParentOlder)
+			s.at(second)
+			image(s, v4, "canary2", "rest2")
+		}},
+		{name: "a revert", reason: "the tier was taken back, and what it brought goes back as well", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+			good(s)
+			candidate(s, second, v5)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide() // two of the rest begin
+			tooNew(s)
+			s.takes(true, "rest1", "rest2", "rest3")
+			for range 2 {
+				s.decide()
+			}
+			s.held(v1alpha1.ReasonParentOlder)
+			s.facts.Requests.Revert = second
+			for range 4 {
+				s.decide()
+				for _, c := range s.facts.Clusters {
+					s.takes(true, c.Name)
+				}
+			}
+			s.phase(v1alpha1.RolloutReverted)
+			image(s, v4, "canary1", "rest1", "rest2", "rest3")
+		}},
+		{name: "a run that can bring nothing", reason: "it does not wait in the middle of a wave for what will not be", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			good(s)
+			candidate(s, second, v5)
+			s.decide()
+			tooNew(s)
+			candidate(s, third, v4)
+			s.decide()
+			s.at(third, "canary1")
+		}},
+	})
+}
+
 // TestNamesRun: which run of the history words are about.
 func TestNamesRun(t *testing.T) {
 	const v1, v2 = "registry.example.com/cascade:v1", "registry.example.com/cascade:v2"

@@ -83,6 +83,9 @@ type Facts struct {
 	Upstream *Upstream
 	Clusters []Cluster
 	Requests Requests
+	// TooNew are images that this tier may not bring to clusters, as its own agent is older, each with why. All else
+	// goes on.
+	TooNew map[string]string
 	// Written is when the status was written last by the clock of the API server, which need not be this
 	// process's; zero while that is not known.
 	Written time.Time
@@ -479,13 +482,14 @@ func (d *decision) choose() {
 }
 
 // yields reports whether a newer revision may take the place of the run. One that clusters were taken past
-// would take them back, to bring them the newer one after that.
+// would take them back, to bring them the newer one after that, and one that the tier may not bring would wait for
+// good.
 func (d *decision) yields(r *v1alpha1.RolloutRun) bool {
 	switch r.Phase {
 	case v1alpha1.RolloutHalted:
 		return true
 	case v1alpha1.RolloutProgressing:
-		return !r.Begun || d.spec.Preempt || d.overtaken() || d.deserted(r)
+		return !r.Begun || d.spec.Preempt || d.facts.TooNew[r.Image] != "" || d.overtaken() || d.deserted(r)
 	}
 	return false
 }

@@ -411,7 +411,7 @@ func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave
 	if d.spec.Suspend {
 		return false // begin says so
 	}
-	return d.windowOpen(wave, run.Terms.Window)
+	return !d.tooNew(run.RolloutRevision) && d.windowOpen(wave, run.Terms.Window)
 }
 
 // awaits is the hold of a wave that a person has to approve.
