@@ -33,6 +33,11 @@ type Composition interface {
 	// Applied is the revision that all of a Cluster was applied at last; empty if that is not
 	// known.
 	Applied(cluster types.NamespacedName) string
+	// Idle is why nothing is applied of what Clusters may have at the moment; empty if it is.
+	Idle() string
+	// Reached reports whether a Cluster is composed at a revision, and since when if nothing was composed for a while
+	// before that.
+	Reached(cluster types.NamespacedName, revision string) (is bool, since time.Time)
 	// Unapplied is why not all of a Cluster is applied as it is declared, as a clause for people; empty if it is, or if
 	// that is not known.
 	Unapplied(cluster types.NamespacedName) string
@@ -91,6 +96,8 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 	if pin == nil {
 		return
 	}
+	var reached bool
+	reached, c.Reached = m.composed.Reached(clusterOf(child), pin.Revision)
 	if applied == "" && (pin.Result == v1alpha1.ResultSucceeded || pin.Result == v1alpha1.ResultDegraded) && !m.composed.Unpinned(clusterOf(child)) {
 		// A process that began a moment ago, or in which something else cannot be applied, does not know. It was ready at
 		// its pin, with all of that, and is composed at no other one since.
@@ -99,7 +106,9 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 	if applied != pin.Revision {
 		// That the Kustomization holds what it was given was perhaps not known before it was.
 		if pin.Result == v1alpha1.ResultUpdating {
-			c.Outstanding = m.composed.Unapplied(clusterOf(child))
+			if c.Outstanding = m.composed.Unapplied(clusterOf(child)); m.idle() != "" && !reached {
+				c.Blocked, c.Outstanding = true, m.idle()
+			}
 			if err := m.composed.Refused(ctx, clusterOf(child), pin.Revision); err != nil {
 				c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: err.Error()}
 			}
@@ -119,6 +128,14 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 		}
 	}
 	c.Ready = well && c.Outstanding == ""
+}
+
+// idle is why what clusters may have does not reach them, as a clause for people; empty if it does.
+func (m *moved) idle() string {
+	if m.composed == nil || m.composed.Idle() == "" {
+		return ""
+	}
+	return "Kustomization " + m.spec.Moves.KustomizationRef.Name + " applies nothing of what clusters may have: " + m.composed.Idle()
 }
 
 // unseeded reports whether no layer selects the Cluster of a Child.

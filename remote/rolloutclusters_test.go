@@ -27,6 +27,13 @@ type applied struct {
 	lacking []string
 	// unapplied is why they are not applied as declared.
 	unapplied string
+	// idle is why nothing is applied, and reached the revision that they are composed at, for a while.
+	idle, reached string
+}
+
+func (a applied) Idle() string { return a.idle }
+func (a applied) Reached(_ types.NamespacedName, revision string) (bool, time.Time) {
+	return a.reached == revision, time.Time{}
 }
 
 func (a applied) Unapplied(types.NamespacedName) string { return a.unapplied }
@@ -147,6 +154,33 @@ func TestMadeCluster(t *testing.T) {
 		if i < 0 || d.Pins[i].Revision != newest || d.Pins[i].Run != 0 {
 			t.Errorf("in wave %d it is taken in with %+v", wave, d.Pins)
 		}
+	}
+}
+
+// TestBlockedCluster: a Cluster waits for what its Kustomization cannot bring it, for no fault of its own.
+func TestBlockedCluster(t *testing.T) {
+	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "a"}}}
+	pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating}
+	for name, tc := range map[string]struct {
+		reason      string
+		composed    applied
+		blocked     bool
+		outstanding string
+	}{
+		"Idle":    {"the newest revision does not build", applied{revision: "main@sha1:1", idle: "BuildFailed: no"}, true, "Kustomization clusters applies nothing of what clusters may have: BuildFailed: no"},
+		"Reached": {"it was given the revision before that, and does not take it", applied{revision: "main@sha1:1", idle: "BuildFailed: no", reached: "main@sha1:2"}, false, ""},
+		"Applied": {"it has all of it", applied{revision: "main@sha1:2", idle: "BuildFailed: no"}, false, ""},
+		"Goes":    {"it is about to be applied", applied{revision: "main@sha1:1"}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			o.Spec.Moves.KustomizationRef = &v1alpha1.LocalReference{Name: "clusters"}
+			m := &moved{spec: &o.Spec, composed: tc.composed}
+			c := m.cluster(o, child, pin)
+			if m.ofComposition(t.Context(), child, pin, &c); c.Blocked != tc.blocked || c.Outstanding != tc.outstanding {
+				t.Errorf("%s: %+v", tc.reason, c)
+			}
+		})
 	}
 }
 

@@ -97,6 +97,9 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if err != nil {
 		return nil, err
 	}
+	if why := m.idle(); why != "" {
+		f.Blocked = rollout.Hold{Reason: v1alpha1.ReasonSourceNotReady, Message: why}
+	}
 	f.TooNew = tooNew(r.Version, o, f.Candidate)
 	f.again, f.Unread = m.again, m.unread
 	if is := r.exchange.of(client.ObjectKeyFromObject(o)); is != nil {

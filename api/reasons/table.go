@@ -1204,7 +1204,7 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"SourceNotReady"},
-				Means:   "the source was not fetched yet, or the Kustomization not built",
+				Means:   "the source was not fetched yet, or the Kustomization was not built, or applies nothing of what clusters may have at the moment: no further cluster begins",
 				Next:    "look at that one",
 			},
 			{

@@ -96,6 +96,10 @@ func (d *decision) begin() {
 			}
 		}
 		starters := d.starters(d.members[i])
+		if len(starters) > 0 && d.facts.Blocked.Reason != "" {
+			d.hold = d.facts.Blocked
+			continue
+		}
 		if !reverting && slices.ContainsFunc(starters, d.keepsWindow) && !d.windowOpen(&terms.Waves[i], terms.Window) {
 			starters = slices.DeleteFunc(starters, d.keepsWindow)
 		}

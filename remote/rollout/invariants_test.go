@@ -203,6 +203,14 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 	if f.spec.Suspend && len(started) > 0 {
 		return fmt.Errorf("%d clusters began while suspended", len(started))
 	}
+	if f.blocked && len(started) > 0 {
+		return fmt.Errorf("%d clusters began while nothing reaches them", len(started))
+	}
+	for _, c := range f.clusters {
+		if p := after[c.name]; c.facts().Blocked && p.Revision == c.pin.Revision && p.Reason == v1alpha1.ReasonDeadlineExceeded && p.Since.Time.Equal(f.now) && c.pin.Result != v1alpha1.ResultFailed {
+			return fmt.Errorf("%s failed at %s, which does not reach it", c.name, p.Revision)
+		}
+	}
 	members, changing, begins := make([]int, len(terms)), make([]int, len(terms)), make([]int, len(terms))
 	for _, c := range f.clusters {
 		w := waveOf(terms, c)

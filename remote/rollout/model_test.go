@@ -45,6 +45,8 @@ type fleet struct {
 	refused           map[string]bool
 	// unready is when the model last saw that a wave could not be soaking.
 	unready time.Time
+	// blocked: nothing that clusters are given reaches them.
+	blocked bool
 	// dead: the last decision is not on record.
 	dead  bool
 	trace []string
@@ -72,6 +74,9 @@ type cluster struct {
 	bad, refuses map[string]bool
 	// made by which commit: those before lack it.
 	made int
+	// blocked: nothing reaches it, which includes its pin. reached is since when that did, after it was blocked.
+	blocked bool
+	reached time.Time
 	// unpinned: a version that knows no Rollouts gave it what it runs, past its pin.
 	unpinned bool
 	// slow: what it runs is not in effect yet.
@@ -80,7 +85,7 @@ type cluster struct {
 
 // takes reports whether the cluster takes up its pin. What it was given past that is on record first.
 func (c *cluster) takes() bool {
-	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && !c.past()
+	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && !c.past() && !c.blocked
 }
 
 // takesPast reports whether what the cluster runs becomes its pin: nothing is on record, or it got past that.
@@ -116,6 +121,7 @@ func (c *cluster) facts() rollout.Cluster {
 	} else {
 		f.Ready = at && c.well()
 	}
+	f.Blocked, f.Reached = c.blocked && c.pin != nil && c.runs != c.pin.Revision, c.reached
 	if c.made > 0 {
 		f.Lacks = map[string]bool{}
 	}
@@ -206,6 +212,7 @@ func (f *fleet) join() {
 	if f.chance(20) {
 		c.made = f.commits
 	}
+	c.blocked = f.blocked
 	f.clusters = append(f.clusters, c)
 }
 
@@ -218,7 +225,7 @@ func (f *fleet) passes(d time.Duration, watched bool) {
 
 // happen is one thing that happens in the world.
 func (f *fleet) happen() {
-	switch f.IntN(27) {
+	switch f.IntN(28) {
 	case 0, 1:
 		f.commits++
 		for _, c := range f.clusters {
@@ -343,6 +350,9 @@ func (f *fleet) happen() {
 		}
 		f.named[f.revision()] = true
 		f.say("all run %s", f.revision())
+	case 27:
+		f.blocks(f.chance(30))
+		f.say("blocked %v", f.blocked)
 	case 24:
 		f.failure = f.chance(40)
 		f.say("upstream cannot be read %v", f.failure)
@@ -355,6 +365,17 @@ func (f *fleet) happen() {
 			f.refused[f.proofs[0].Commit] = f.chance(30)
 			f.say("%s is off the branch %v", f.proofs[0].Commit, f.refused[f.proofs[0].Commit])
 		}
+	}
+}
+
+// blocks has nothing reach clusters, or all that they may have.
+func (f *fleet) blocks(is bool) {
+	f.blocked = is
+	for _, c := range f.clusters {
+		if c.blocked && !is {
+			c.reached = f.now
+		}
+		c.blocked = is
 	}
 }
 
@@ -408,6 +429,9 @@ func (f *fleet) work() {
 func (f *fleet) facts() rollout.Facts {
 	f.unread = !f.settling && f.chance(5)
 	facts := rollout.Facts{UID: "uid", Candidate: &v1alpha1.RolloutRevision{Revision: f.revision()}, Requests: f.requests, Room: f.room, Unread: f.unread}
+	if f.blocked {
+		facts.Blocked = rollout.Hold{Reason: v1alpha1.ReasonSourceNotReady, Message: "the newest commit does not build"}
+	}
 	if f.spec.Upstream != nil {
 		facts.Upstream = f.upstream()
 	}

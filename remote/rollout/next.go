@@ -43,6 +43,10 @@ type Cluster struct {
 	// otherwise, as a clause for people; empty if nothing is known to be missing. Nothing
 	// tells when that changes.
 	Outstanding string
+	// Blocked: what reaches nobody at the moment did not reach this one yet. Reached is since when it did, where it was
+	// blocked before; zero otherwise.
+	Blocked bool
+	Reached time.Time
 	// Refusal is why the cluster does not take the revision of its pin, which waiting does not
 	// mend; nil if it does.
 	Refusal *Hold
@@ -83,6 +87,9 @@ type Facts struct {
 	Upstream *Upstream
 	Clusters []Cluster
 	Requests Requests
+	// Blocked is why nothing that clusters are given reaches them at the moment, as where it cannot be built for what came
+	// since; it has no reason if it does. Nobody begins meanwhile, and no deadline passes of who waits for it.
+	Blocked Hold
 	// TooNew are images that this tier may not bring to clusters, as its own agent is older, each with why. All else
 	// goes on.
 	TooNew map[string]string
@@ -309,7 +316,7 @@ func (d *decision) judge() {
 		}
 		// An adopted pin is judged from the next look on, when the facts are about it.
 		if d.judgeOne(m, terms); m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultDeferred) {
-			if left := d.until(counted(d.status.Run, m.pin.Since.Time), terms.Deadline.Duration); left > 0 {
+			if left := d.left(m, terms); left > 0 {
 				d.soon(left)
 			}
 			if m.Outstanding != "" {
@@ -319,9 +326,21 @@ func (d *decision) judge() {
 	}
 }
 
+// left is how long a cluster has until its deadline. What it was given has to be on its way for that to pass.
+func (d *decision) left(m *member, terms v1alpha1.RolloutTerms) time.Duration {
+	since := counted(d.status.Run, m.pin.Since.Time)
+	switch {
+	case m.Blocked:
+		return terms.Deadline.Duration
+	case m.Reached.After(since):
+		since = m.Reached
+	}
+	return d.until(since, terms.Deadline.Duration)
+}
+
 func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 	reached := m.Unreachable.IsZero()
-	late := d.until(counted(d.status.Run, m.pin.Since.Time), terms.Deadline.Duration) <= 0
+	late := d.left(m, terms) <= 0
 	switch m.pin.Result {
 	case v1alpha1.ResultUpdating, v1alpha1.ResultDegraded:
 		switch {

@@ -13,6 +13,7 @@ import (
 // settle stands still, approves, and expects an end.
 func (f *fleet) settle() error {
 	f.spec.Suspend, f.room, f.settling = false, -1, true
+	f.blocks(false)
 	f.failure, f.refused = false, map[string]bool{}
 	f.proofs = slices.DeleteFunc(f.proofs, func(p rollout.Proof) bool { return p.Proven.After(f.now) })
 	if up := f.status.Upstream; up != nil && up.Taken != nil && up.Taken.Proven.After(f.now) {

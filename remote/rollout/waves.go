@@ -411,6 +411,10 @@ func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave
 	if d.spec.Suspend {
 		return false // begin says so
 	}
+	if d.facts.Blocked.Reason != "" {
+		d.hold = d.facts.Blocked // a newer revision may take the place of the run
+		return false
+	}
 	return !d.tooNew(run.RolloutRevision) && d.windowOpen(wave, run.Terms.Window)
 }
 

@@ -26,6 +26,7 @@ import (
 func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	r.conflicts(run)
 	if run.rendering == nil {
+		run.composes = true
 		run.known.completes(run)
 		return nil
 	}

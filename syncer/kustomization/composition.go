@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -33,6 +36,7 @@ type Composition struct {
 	reconciler *Reconciler
 	progress   *progress
 	state      *composition
+	idle       string
 }
 
 // composition is what is known of one Kustomization. It is replaced, and not changed.
@@ -48,6 +52,9 @@ type composition struct {
 	versions map[string]map[types.NamespacedName]string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
+	// at is the revision that each Cluster is composed at, and came since when, if nothing was composed for a while before.
+	at   map[types.NamespacedName]string
+	came map[types.NamespacedName]time.Time
 	// unpinned Clusters have what was applied past their Rollout, with its revision.
 	unpinned map[types.NamespacedName]string
 	// unapplied Clusters have objects that could not be applied, or wait for a person, with their names.
@@ -98,7 +105,7 @@ func (r *Reconciler) Composed(name types.NamespacedName) *Composition {
 	if p.composition == nil {
 		return nil
 	}
-	return &Composition{reconciler: r, progress: p, state: p.composition}
+	return &Composition{reconciler: r, progress: p, state: p.composition, idle: p.idle}
 }
 
 // OnComposed registers a function that is called, without locks held, when something of a
@@ -125,6 +132,48 @@ func (c *Composition) Applied(cluster types.NamespacedName) string { return c.st
 // Untold reports whether nobody knows what a Cluster has: it waited for its first revision while all else was
 // applied, and nothing says what it was made from. One that was created meanwhile is told of by the next run.
 func (c *Composition) Untold(cluster types.NamespacedName) bool { return c.state.untold[cluster] }
+
+// Idle is why nothing is applied of what Clusters may have, as where the newest revision cannot be built, a dependency is
+// not ready, or the Kustomization is suspended; empty if it is.
+func (c *Composition) Idle() string { return c.idle }
+
+// Reached reports whether a Cluster is composed at a revision, and since when if nothing was composed for a while before
+// that.
+func (c *Composition) Reached(cluster types.NamespacedName, revision string) (is bool, since time.Time) {
+	if is = c.state.at[cluster] == revision; is {
+		since = c.state.came[cluster]
+	}
+	return is, since
+}
+
+// idles keeps why a run came to no composition, and tells who listens if that is news.
+func (r *Reconciler) idles(run *run) {
+	why := ""
+	ready := apimeta.FindStatusCondition(run.Obj.Status.Conditions, meta.ReadyCondition)
+	switch {
+	case run.composes:
+	case run.Obj.Spec.Suspend:
+		why = "it is suspended"
+	case ready != nil && ready.Status != metav1.ConditionTrue:
+		why = ready.Reason + ": " + ready.Message
+	default:
+		why = "it was not reconciled to the end"
+	}
+	if run.known.idles(why) {
+		r.known.composed(run.name())
+	}
+}
+
+// idles keeps why nothing is composed, where something was before, and reports whether that is news.
+func (p *progress) idles(why string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.composition == nil || p.idle == why {
+		return false
+	}
+	p.idle = why
+	return true
+}
 
 // Unapplied is why not all of a Cluster is applied as it is declared, as a clause for people; empty if it is, or if that
 // is not known.
@@ -201,8 +250,10 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	if run.composed == nil {
 		return
 	}
+	run.composes = true
 	f := run.composed.facts
 	next := composition{
+		at: map[types.NamespacedName]string{}, came: map[types.NamespacedName]time.Time{},
 		newest: f.Newest.Revision, source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
 		unpinned: run.governed.unpinned, unapplied: map[types.NamespacedName][]string{}, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
@@ -220,12 +271,19 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	}
 	for cluster := range next.declares {
 		if from, _ := f.At(cluster); from != nil {
-			next.releases[cluster] = releasesOf(from.Of(cluster))
+			next.at[cluster], next.releases[cluster] = from.Revision, releasesOf(from.Of(cluster))
 		}
 	}
 	run.known.mu.Lock()
 	if before := run.known.composition; before != nil {
 		maps.Copy(next.applied, before.applied)
+		for cluster, revision := range next.at {
+			if before.at[cluster] == revision {
+				next.came[cluster] = before.came[cluster]
+			} else if run.known.idle != "" {
+				next.came[cluster] = r.Now()
+			}
+		}
 		// What many would go back to is judged also when no Cluster has it any more, and what they are about to get
 		// while none has it yet.
 		for _, revision := range append(slices.Collect(maps.Values(f.Good)), run.governed.brought...) {

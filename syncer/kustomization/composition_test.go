@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/object"
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -21,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
@@ -140,6 +143,73 @@ func TestAppliedByCluster(t *testing.T) {
 	s.noteComposition(s.run, true)
 	if c := s.Composed(s.name()); c.Applied(types.NamespacedName{Namespace: "apps", Name: "part"}) != r2 || c.Unapplied(types.NamespacedName{Namespace: "apps", Name: "part"}) != "" {
 		t.Error("what is applied by now is not")
+	}
+}
+
+// TestIdle: while the newest revision does not build, or the Kustomization is suspended, what Clusters are given does not
+// reach them, which is told, and since when it does.
+func TestIdle(t *testing.T) {
+	const r1, r2, r3, r4 = "main@sha1:1", "main@sha1:2", "main@sha1:3", "main@sha1:4"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("a", "waves="+r1)
+	r.child("b", "waves="+r1)
+	s := r.take(nil)
+	older := []*source.Snapshot{fleetOf(t, r1, "a=v1.35.0", "b=v1.35.0"), fleetOf(t, r2, "a=v1.36.0", "b=v1.36.0")}
+	a, b := types.NamespacedName{Namespace: "apps", Name: "a"}, types.NamespacedName{Namespace: "apps", Name: "b"}
+	told := 0
+	s.OnComposed(func(types.NamespacedName) { told++ })
+	reconcile := func(newest *source.Snapshot) (ended bool) {
+		t.Helper()
+		s.run.composes = false
+		if ended = s.composes(t, newest, older...) != nil; !ended {
+			s.noteComposition(s.run, true)
+		}
+		s.idles(s.run)
+		return ended
+	}
+	if reconcile(older[1]); s.Composed(s.name()).Idle() != "" || told != 1 {
+		t.Fatalf("it idles: %q", s.Composed(s.name()).Idle())
+	}
+	child := &v1alpha1.Child{}
+	if err := s.client.Get(t.Context(), a, child); err != nil {
+		t.Fatal(err)
+	}
+	child.Status.Rollouts[0].Revision = r2
+	s.updates(t, child)
+	if !reconcile(fleetOf(t, r3, "bad={")) {
+		t.Fatal("it builds")
+	}
+	c := s.Composed(s.name())
+	if is, _ := c.Reached(a, r2); is || !strings.HasPrefix(c.Idle(), meta.BuildFailedReason+": ") || told != 2 {
+		t.Errorf("it idles: %q; a is reached: %t, %d were told", c.Idle(), is, told)
+	}
+	for range 2 { // and it stays so
+		s.now = s.now.Add(time.Hour)
+		if reconcile(fleetOf(t, r4, "a=v1.37.0", "b=v1.37.0")) {
+			t.Fatal("it does not build")
+		}
+	}
+	c = s.Composed(s.name())
+	if is, since := c.Reached(a, r2); !is || !since.Equal(noon.Add(time.Hour)) || c.Idle() != "" {
+		t.Errorf("a is reached: %t, since %s; it idles: %q", is, since, c.Idle())
+	}
+	if is, since := c.Reached(b, r1); !is || !since.IsZero() {
+		t.Errorf("b is reached: %t, since %s, and nothing was new of it", is, since)
+	}
+	live := &kustomizev1.Kustomization{}
+	if err := s.client.Get(t.Context(), s.name(), live); err != nil {
+		t.Fatal(err)
+	}
+	live.Spec.Suspend = true
+	if err := s.client.Update(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.name()}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Composed(s.name()).Idle(); got != "it is suspended" {
+		t.Errorf("it idles: %q", got)
 	}
 }
 

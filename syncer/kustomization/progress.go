@@ -75,6 +75,8 @@ type progress struct {
 	// composition is there while a Rollout governs it; running are versions of Kubernetes that
 	// clusters had a moment ago, and outstanding what they waited for.
 	composition *composition
+	// idle is why nothing is composed since; empty while it is.
+	idle        string
 	running     map[asked]running
 	outstanding map[look]outstanding
 	// corrections of drift since things were calm, and the last of them.

@@ -192,10 +192,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if obj.Spec.Suspend {
 		obj.Status.LastHandledReconcileAt = requested
 		r.suspended(run)
+		r.idles(run)
 		return ctrl.Result{}, run.Write(ctx)
 	}
 	was := trace.WasKustomization(obj)
 	result, err := r.reconcile(ctx, run)
+	r.idles(run)
 	// What made this one urgent is done; the next look is an ordinary one.
 	result.Priority = new(0)
 	if !run.unanswered {
