@@ -377,7 +377,9 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 		b, p := before.Run, c.pin
 		return waveOf(b.Terms.Waves, c) >= 0 && (c.unpinned && c.known && c.takesPast() && c.runs != b.Revision || p != nil && p.Past && p.Run == b.Number && p.Revision != b.Revision)
 	}
-	if b := before.Run; b != nil && b.Number != run.Number && b.Phase == v1alpha1.RolloutProgressing && b.Begun && !f.spec.Preempt && !slices.ContainsFunc(f.clusters, overtaken) &&
+	// Or no cluster is left in its waves, and other terms, with another candidate, select some.
+	in := func(c *cluster) bool { return waveOf(before.Run.Terms.Waves, c) >= 0 && !c.elsewhere }
+	if b := before.Run; b != nil && b.Number != run.Number && b.Phase == v1alpha1.RolloutProgressing && b.Begun && !f.spec.Preempt && !slices.ContainsFunc(f.clusters, overtaken) && slices.ContainsFunc(f.clusters, in) &&
 		len(d.Status.History) > 0 && d.Status.History[0].Phase == v1alpha1.RolloutSuperseded {
 		return fmt.Errorf("run %d was superseded in the middle of wave %d", b.Number, b.Wave)
 	}
