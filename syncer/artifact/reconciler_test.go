@@ -702,3 +702,30 @@ func TestEveryFieldIsFollowed(t *testing.T) {
 		}
 	}
 }
+
+// TestKeptOfBefore: a volume may have what was made before under the revision that is on record, as that is of a source.
+func TestKeptOfBefore(t *testing.T) {
+	g := generator("@a/app/** @artifact/")
+	g.Spec.Sources = g.Spec.Sources[:1]
+	g.Spec.OutputArtifacts[0].Revision = "@a"
+	s := newStand(t, g)
+	kept := source.NewKept(t.TempDir(), 64<<20)
+	s.Kept = kept
+	s.commit(map[string]string{"app/a.yaml": "a", "app/b.yaml": "b"})
+	s.reconcile()
+	s.Kept = nil // the volume is full, or another replica made it
+	s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].Exclude = []string{"b.yaml"} })
+	s.reconcile()
+	s.edit(func(g *generatorv1.ArtifactGenerator) {
+		g.Annotations = map[string]string{generatorv1.ReconcileAnnotation: generatorv1.DisabledValue}
+	})
+	s.restart()
+	s.Kept = kept
+	if s.reconcile(); len(s.told) != 0 {
+		t.Errorf("told of %v: it is what was made before", s.told)
+	}
+	s.fetch()
+	if s.reconcile(); !slices.Equal(s.told, []string{"out"}) {
+		t.Errorf("told of %v: its sources have what it made", s.told)
+	}
+}

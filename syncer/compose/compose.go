@@ -76,12 +76,6 @@ func (f *Facts) At(cluster types.NamespacedName) (*Rendering, int64) {
 	return f.Older[pin.Revision], pin.Run
 }
 
-// Lacks reports whether a revision is known not to have a Cluster that the newest one has.
-func (f *Facts) Lacks(revision string, cluster types.NamespacedName) bool {
-	from := f.Older[revision]
-	return from != nil && revision != f.Newest.Revision && !slices.Contains(from.Clusters(), cluster) && slices.Contains(f.Newest.Clusters(), cluster)
-}
-
 // Composition is what is to be applied.
 type Composition struct {
 	// Objects to apply. Those of older renderings are copies, those of the newest are its

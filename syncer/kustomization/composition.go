@@ -285,8 +285,8 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			}
 		}
 		// What many would go back to is judged also when no Cluster has it any more, and what they are about to get
-		// while none has it yet.
-		for _, revision := range append(slices.Collect(maps.Values(f.Good)), run.governed.brought...) {
+		// while none has it yet. What was applied last of all tells which Clusters came since.
+		for _, revision := range append(slices.Collect(maps.Values(f.Good)), append(run.governed.brought, run.governed.whole)...) {
 			if is, known := before.versions[revision]; known && next.versions[revision] == nil {
 				next.versions[revision] = is
 			}
@@ -300,7 +300,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
 			mark, _ := r.markOf(cluster, run.governed)
 			before := cmp.Or(next.applied[cluster], run.governed.whole)
-			if f.Lacks(before, cluster) { // a HelmRelease, which was not known to make it, came after that
+			if (&Composition{state: &next}).Lacks(cluster, before) { // a HelmRelease, which was not known to make it, came after that
 				before = f.Newest.Revision
 			}
 			applied = cmp.Or(run.governed.unpinned[cluster], mark, before)

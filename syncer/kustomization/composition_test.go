@@ -530,15 +530,27 @@ func TestCreatedByReleaseIsTakenIn(t *testing.T) {
 	r.objects = append(r.objects, h)
 	r.cluster("b", "")
 	r.child("b")
-	s := r.take(before)
-	if end := s.composes(t, newest, older); end != nil {
-		t.Fatalf("it ended as %+v", end)
-	}
-	s.noteComposition(s.run, true)
 	b := types.NamespacedName{Namespace: "apps", Name: "b"}
-	if got := s.Composed(s.name()); s.composed.held[b].reason != v1alpha1.ReasonRolloutPending || got.Applied(b) != r2 || got.Untold(b) {
-		t.Errorf("it is taken in at %q, held for %+v", got.Applied(b), s.composed.held[b])
+	s := r.take(before)
+	takenIn := func(why string) {
+		t.Helper()
+		if end := s.composes(t, newest, older); end != nil {
+			t.Fatalf("it ended as %+v", end)
+		}
+		s.noteComposition(s.run, true)
+		if got := s.Composed(s.name()); s.composed.held[b].reason != v1alpha1.ReasonRolloutPending || got.Applied(b) != r2 || got.Untold(b) {
+			t.Errorf("%s: it is taken in at %q, held for %+v", why, got.Applied(b), s.composed.held[b])
+		}
 	}
+	takenIn("another one has the last good revision")
+	child := &v1alpha1.Child{}
+	if err := s.client.Get(t.Context(), types.NamespacedName{Namespace: "apps", Name: "a"}, child); err != nil {
+		t.Fatal(err)
+	}
+	child.Status.Rollouts[0].Revision = r2
+	s.updates(t, child)
+	s.run.known.composition.applied = nil
+	takenIn("none has it any more")
 }
 
 // TestUnpinned: what a version without Rollouts applied of a Cluster, past its pin, stays until the
