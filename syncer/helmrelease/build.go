@@ -23,6 +23,10 @@ import (
 // the source has.
 func (r *Reconciler) build(ctx context.Context, run *run) *refusal {
 	obj := run.Obj
+	run.redact = mask.Texts(nil)
+	if n := len(obj.Spec.ValuesFrom); n > mostReferences {
+		return &refusal{reason: reasonValuesError, err: fmt.Errorf("spec.valuesFrom has %d references, the limit is %d; put several values into one ConfigMap or Secret", n, mostReferences), event: true}
+	}
 	secrets := &secretReader{Client: r.Client, reader: r.Targets.Local, refs: obj.Spec.ValuesFrom}
 	values, err := chartutil.ChartValuesFromReferences(ctx, log.FromContext(ctx), secrets, obj.Namespace, obj.GetValues(), obj.Spec.ValuesFrom...)
 	run.redact = mask.Texts(secrets.secret)

@@ -23,6 +23,14 @@ import (
 // process, where a node takes a hundred times its shortest text, and copied more than once.
 const mostNodes = 600_000
 
+// mostText bounds the text of these values: each reference to it is parsed, with nobody to end that.
+const mostText = 32 << 20
+
+// mostReferences bounds the references: with each of them all values so far are merged.
+const mostReferences = 1000
+
+var errTooMuchText = fmt.Errorf("with it the texts of valuesFrom have more than %d bytes, each counted as often as it is named", mostText)
+
 var errTooManyNodes = fmt.Errorf("with it the values of valuesFrom may have more than %d nodes", mostNodes)
 
 // secretReader is a client that asks the API server, and remembers what it read
@@ -34,6 +42,7 @@ type secretReader struct {
 	// refs are what is read for.
 	refs   []meta.ValuesReference
 	nodes  int
+	text   int
 	secret []string
 }
 
@@ -58,6 +67,9 @@ func (s *secretReader) Get(ctx context.Context, key client.ObjectKey, obj client
 		text, ok := texts[ref.GetValuesKey()]
 		if !ok || ref.Kind != kind || ref.Name != key.Name {
 			continue
+		}
+		if s.text += len(text); s.text > mostText {
+			return chartutil.NewErrValuesReference(key, ref, errTooMuchText, nil)
 		}
 		n, err := nodesOf(ref, text)
 		if err != nil {

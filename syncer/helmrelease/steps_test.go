@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -545,7 +546,7 @@ func TestBuildStep(t *testing.T) {
 			}
 		}
 	}
-	config.Data["literal"] = lists
+	config.Data["literal"], config.Data["large"] = lists, "a: "+strings.Repeat("x", 1<<20)
 	for name, tc := range map[string]struct {
 		reason, metadata string
 		obj              func(*helmv2.HelmRelease)
@@ -567,6 +568,8 @@ func TestBuildStep(t *testing.T) {
 		"Path":      {"the path has indexes as well", metadata, path(strings.Repeat("a", 9)+strings.Repeat("[65535]", 20), "literal"), Rules{}, reasonValuesError, ""},
 		"Maps":      {"a map takes two bytes", metadata, path("x", "maps"), Rules{}, reasonValuesError, ""},
 		"Dense":     {"so does a string in YAML", metadata, path("", "dense"), Rules{}, reasonValuesError, ""},
+		"Many":      {"with each reference all values so far are merged", metadata, path("x", slices.Repeat([]string{"few"}, 1001)...), Rules{}, reasonValuesError, ""},
+		"Text":      {"one text is read as often as it is named", metadata, path("", slices.Repeat([]string{"large"}, 40)...), Rules{}, reasonValuesError, ""},
 		"Aliases":   {"each is what the parser lets pass", metadata, path("", "alias0", "alias1", "alias2", "alias3", "alias4"), Rules{}, reasonValuesError, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

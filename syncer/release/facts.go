@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/release/common"
 	"helm.sh/helm/v4/pkg/storage/driver"
 
 	"github.com/cascade-gitops/cascade/inventory"
@@ -49,9 +50,13 @@ func (n *run) decide(ctx context.Context, state State) (Action, string, error) {
 			}
 		}
 	}
+	// What never was deployed is installed by an upgrade, too: after a change of the spec, or where a stop or a kill cut
+	// the attempt off, its failures do not count.
+	uninstalled := obj.Status.LastAttemptedReleaseAction == v2.ReleaseActionInstall && deployedVersion(obj) == 0
+	failed := n.found.stored != nil && n.found.stored.Status == common.StatusFailed && (state == Failed || state == Unmanaged && n.found.cutOff)
 	n.trim(state, f)
 	next, why := Decide(f)
-	n.inPlace = next == Upgrade && f.Protected && obj.Status.LastAttemptedReleaseAction == v2.ReleaseActionInstall
+	n.inPlace = next == Upgrade && uninstalled && (f.Protected || failed)
 	return next, why, nil
 }
 

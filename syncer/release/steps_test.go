@@ -301,6 +301,8 @@ func TestStoppedWithin(t *testing.T) {
 	}{
 		"Install": {reason: "no retry is allowed by default, and none is used up", first: true, fails: []Action{Install}, within: 1, history: "failed",
 			taken: "upgrade", ready: v2.UpgradeSucceededReason},
+		"InstallBroken": {reason: "what goes on is the installation still, with the retries of that", first: true, spec: retries, fails: []Action{Install}, within: 1, history: "failed",
+			still: []Action{Upgrade, Install}, taken: "upgrade uninstall", ready: v2.UninstallSucceededReason},
 		"Upgrade":   {reason: "nor by an upgrade", fails: []Action{Upgrade}, within: 1, history: "failed deployed", taken: "upgrade", ready: v2.UpgradeSucceededReason},
 		"Broken":    {reason: "what is there to go back to is not forgotten", spec: retries, fails: []Action{Upgrade}, within: 1, history: "failed deployed", still: []Action{Upgrade}, taken: "upgrade rollback", ready: v2.RollbackSucceededReason},
 		"Rollback":  {reason: "it is rolled back, whatever happens", spec: retries, fails: []Action{Upgrade, Rollback}, within: 2, history: "failed failed deployed", failures: 1, taken: "rollback", ready: v2.RollbackSucceededReason},
