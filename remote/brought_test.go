@@ -32,15 +32,20 @@ func TestGivenBack(t *testing.T) {
 		given         v1alpha1.ChildRollout
 		layer, source bool // is ready
 	}{
-		"Nobody":    {"no run looked since", seeding{}, seeding{complete: true}, first, false, false},
-		"Found":     {"a run found it in place", seeding{complete: true}, seeding{complete: true}, first, true, true},
-		"NoTime":    {"a run had no time for it", seeding{complete: true, unvisited: true}, seeding{complete: true}, first, false, false},
-		"Waits":     {"it waits, and what stands is of before", seeding{complete: true, standing: "waits for an approval"}, seeding{complete: true}, first, false, true},
-		"Meanwhile": {"when the run looked, it might have the other one", seeding{complete: true}, seeding{complete: true}, second, false, false},
-		"Other":     {"nobody looked at a layer that may bring what is moved", seeding{complete: true}, seeding{}, first, true, false},
-		"Idle":      {"it is known not to", seeding{complete: true}, seeding{notes: &layerNotes{idle: []v1alpha1.RolloutPinnedSource{fleetSource}}}, first, true, true},
-		"Stands":    {"it sends nothing", seeding{complete: true}, seeding{complete: true, standing: "waits for an approval"}, first, true, true},
-		"Suspended": {"a person suspended it", seeding{complete: true}, seeding{layer: layerWith("other", v1alpha1.LayerSpec{Suspend: true})}, first, true, true},
+		"Nobody":      {"no run looked since", seeding{}, seeding{complete: true}, first, false, false},
+		"Found":       {"a run found it in place", seeding{complete: true}, seeding{complete: true}, first, true, true},
+		"NoTime":      {"a run had no time for it", seeding{complete: true, unvisited: true}, seeding{complete: true}, first, false, false},
+		"Waits":       {"it waits, and what stands is of before", seeding{complete: true, standing: "waits for an approval"}, seeding{complete: true}, first, false, true},
+		"Meanwhile":   {"when the run looked, it might have the other one", seeding{complete: true}, seeding{complete: true}, second, false, false},
+		"Other":       {"nobody looked at a layer that may bring what is moved", seeding{complete: true}, seeding{}, first, true, false},
+		"Idle":        {"it is known not to", seeding{complete: true}, seeding{notes: &layerNotes{idle: []v1alpha1.RolloutPinnedSource{fleetSource}}}, first, true, true},
+		"Stands":      {"it sends nothing", seeding{complete: true}, seeding{complete: true, standing: "waits for an approval"}, first, true, true},
+		"StandsAt":    {"it sent the other one before", seeding{complete: true}, seeding{complete: true, standing: "waits for an approval", notes: &layerNotes{given: "apps=r9 waves=" + commitTwo}}, first, true, false},
+		"StandsWith":  {"it sent that before", seeding{complete: true}, seeding{complete: true, standing: "waits for an approval", notes: &layerNotes{given: "waves=" + commitOne}}, first, true, true},
+		"StandsOf":    {"it has nothing of the Rollout", seeding{complete: true}, seeding{complete: true, standing: "waits for an approval", notes: &layerNotes{given: "apps=r9"}}, first, true, true},
+		"StandsOld":   {"an earlier version did not say whose pin it sent", seeding{complete: true}, seeding{complete: true, standing: "waits for an approval", notes: &layerNotes{given: commitTwo}}, first, true, true},
+		"SuspendedAt": {"a person suspended it after it sent the other one", seeding{complete: true}, seeding{layer: layerWith("other", v1alpha1.LayerSpec{Suspend: true}), notes: &layerNotes{given: "waves=" + commitTwo}}, first, true, false},
+		"Suspended":   {"a person suspended it", seeding{complete: true}, seeding{layer: layerWith("other", v1alpha1.LayerSpec{Suspend: true})}, first, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for mover, want := range map[*v1alpha1.Rollout]bool{layer: tc.layer, source: tc.source} {

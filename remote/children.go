@@ -221,8 +221,11 @@ type layerNotes struct {
 	// and that the last rendering has nothing of.
 	noted bool
 	idle  []v1alpha1.RolloutPinnedSource
-	// movers are Rollouts that let the child have what it may have of the layer.
+	// movers are Rollouts that let the child have what it may have of the layer; others did so before they came. given is
+	// what it might have when it was sent last, as its record says; empty if nobody read that.
 	movers []string
+	others bool
+	given  string
 }
 
 // notesOf returns what is known of a child. Only the child's reconciles use it.

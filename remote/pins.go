@@ -106,12 +106,12 @@ func (s *seeding) let() string {
 	return strings.Join(pins, " ")
 }
 
-// isOf reports whether a record says that a Rollout let the child have what was sent last. A word without a
-// name is of an earlier version, and says so of any.
-func isOf(pinned, rollout string) bool {
-	return slices.ContainsFunc(strings.Fields(pinned), func(word string) bool {
+// isOf reports whether the record of the layer says that a Rollout let the child have what was sent last. A word
+// without a name is of an earlier version, and says so of any, unless another one is known to have moved the layer.
+func (s *seeding) isOf(rec *record.Record, rollout string) bool {
+	return slices.ContainsFunc(strings.Fields(rec.Pinned), func(word string) bool {
 		name, _, named := strings.Cut(word, "=")
-		return !named || name == rollout
+		return !named && !s.notes.others || named && name == rollout
 	})
 }
 
@@ -139,7 +139,7 @@ func (s *seeding) moversAnew() {
 		}
 	}
 	if slices.ContainsFunc(movers, func(m string) bool { return !slices.Contains(s.notes.movers, m) }) && s.notes.looked {
-		s.notes.looked = false
+		s.notes.looked, s.notes.others = false, len(s.notes.movers) > 0
 	}
 	s.notes.movers = movers
 }
@@ -164,7 +164,7 @@ func (s *seeding) unpinned(ctx context.Context, rec *record.Record, entry *v1alp
 // past is what the child has of the layer, or of an object of it, and what of its pin, if that came past the Rollout of the
 // pin; empty if it did not. Of objects the child's own agent tells. A Rollout that the record names let the child have it.
 func (s *seeding) past(ctx context.Context, rec *record.Record, entry *v1alpha1.ChildLayer) (has, pin, by string, err error) {
-	if mover := s.governing.Layer(s.layer.Name); s.pin != nil && !isOf(rec.Pinned, mover.Name) {
+	if mover := s.governing.Layer(s.layer.Name); s.pin != nil && !s.isOf(rec, mover.Name) {
 		is := v1alpha1.RolloutRevision{Revision: sentOf(entry), Image: s.pin.Image}
 		if is.Image != "" && s.layer.Spec.Agent != nil {
 			image, err := s.agentImage(ctx)
@@ -187,7 +187,7 @@ func (s *seeding) past(ctx context.Context, rec *record.Record, entry *v1alpha1.
 	}
 	for _, o := range s.moves() {
 		mover := s.governing.Object(o)
-		if isOf(rec.Pinned, mover.Name) {
+		if s.isOf(rec, mover.Name) {
 			continue
 		}
 		pin := rollout.OnRecord(s.child, mover)
@@ -222,20 +222,29 @@ func (p *push) noteBrought(given []v1alpha1.ChildRollout) {
 		if pin == nil || pin.Brought || wasProven(pin) || o.Spec.Moves.KustomizationRef != nil || !slices.ContainsFunc(given, pin.Same) {
 			continue
 		}
-		pin.Brought = p.brought(o.Spec.Moves)
+		pin.Brought = p.brought(o.Spec.Moves, pin)
 	}
 }
 
 // brought reports whether this run found in place what a Rollout moves, as the Rollouts let the child have it.
-func (p *push) brought(moves v1alpha1.RolloutMoves) bool {
+func (p *push) brought(moves v1alpha1.RolloutMoves, pin *v1alpha1.ChildRollout) bool {
 	found := func(s *seeding) bool { return s.complete && !s.unvisited }
 	if ref := moves.LayerRef; ref != nil {
 		return slices.ContainsFunc(p.layers, func(s *seeding) bool { return s.layer.Name == ref.Name && s.standing == "" && found(s) })
 	}
 	// Which layer brings an object is not known of one that is not rendered. What waits for something else, or for a
-	// person, sends nothing.
+	// person, sends nothing; it may have sent what the child had before.
 	return !slices.ContainsFunc(p.layers, func(s *seeding) bool {
-		return !s.layer.Spec.Suspend && s.standing == "" && !slices.Contains(s.notes.idle, *moves.Source) && !found(s)
+		switch {
+		case slices.Contains(s.notes.idle, *moves.Source):
+			return false
+		case s.layer.Spec.Suspend, s.standing != "":
+			return slices.ContainsFunc(strings.Fields(s.notes.given), func(word string) bool {
+				revision, by := strings.CutPrefix(word, pin.Name+"=")
+				return by && revision != pin.Revision
+			})
+		}
+		return !found(s)
 	})
 }
 

@@ -44,6 +44,9 @@ func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry
 	if err := p.recover(ctx, rec, entry); err != nil {
 		return nil, err
 	}
+	if n := p.notes.layers[layer.Name]; n != nil {
+		n.given = rec.Pinned
+	}
 	return rec, nil
 }
 
@@ -360,7 +363,7 @@ func (s *seeding) looked() {
 	// compares nothing.
 	interval := s.layer.Spec.Interval.Duration
 	s.notes.due = plan.NextDue(s.Now().Add(min(interval, adoptFirst)), interval, s.run.notes.phase)
-	s.notes.looked = true
+	s.notes.looked, s.notes.others = true, false
 }
 
 // look reads the record of the layer in the child, once in the life of the process, and again
@@ -397,7 +400,7 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 		entry.Ready = false
 		s.notes.sent = before(rec)
 	}
-	s.notes.looked = true
+	s.notes.looked, s.notes.others = true, false
 	return nil
 }
 

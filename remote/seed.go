@@ -359,6 +359,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 		AlwaysRecord: true,
 		Record: func(ctx context.Context, entries []inventory.Entry) error {
 			rec.Inventory, rec.Attempted, rec.Pinned = entries, tried, s.let()
+			s.notes.given = rec.Pinned
 			if err := s.putRecord(ctx, rec, entry, parent); err != nil {
 				return err
 			}

@@ -189,6 +189,7 @@ func TestPointedElsewhere(t *testing.T) {
 		"Ended":     {"it did, and had been deleted for long", "", "apps=r9", false, true},
 		"Beside":    {"it moved an object of the layer, and the Rollout the layer", "waves", "apps=r8 waves=r9", false, false},
 		"Same":      {"the Rollout moved it before", "waves", "waves=r9", false, false},
+		"OldOther":  {"another one moved it before, whose record an earlier version wrote", "apps", "r9", false, true},
 		"Unnamed":   {"an earlier version did not say which Rollout moved it", "waves", "r9", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,8 +5,8 @@ import "strings"
 // Group is the API group of our kinds.
 const Group = "cascade.dev"
 
-// MetaConditionKey of an event's metadata names the condition that the event tells of, where that is right or wrong
-// beside all else of the object.
+// MetaConditionKey of the metadata of a Rollout's event names the condition that the event tells of, where that is right
+// or wrong beside all else of the Rollout.
 const MetaConditionKey = "condition"
 
 // IsFluxGroup reports whether an API group is one of Flux's, such as

@@ -1,6 +1,7 @@
 package alert
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -75,8 +76,11 @@ func Aside(e *eventv1.Event) bool {
 // AspectOf is what of its object an event tells of, where that is right or wrong beside all else; empty for
 // the object itself.
 func AspectOf(e *eventv1.Event) string {
-	if kind := e.Metadata[v1alpha1.MetaConditionKey]; kind != "" {
-		return strings.ToLower(kind)
+	if e.InvolvedObject.Kind == "Rollout" {
+		// People may give their own objects metadata of any name. What comes from an agent still has the group.
+		if kind := cmp.Or(e.Metadata[v1alpha1.Group+"/"+v1alpha1.MetaConditionKey], e.Metadata[v1alpha1.MetaConditionKey]); kind != "" {
+			return strings.ToLower(kind)
+		}
 	}
 	switch e.Reason {
 	case v1alpha1.ReasonCredentialsExpiring, v1alpha1.ReasonCredentialsLapsed, "CredentialsRenewed":

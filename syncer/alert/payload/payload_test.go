@@ -387,9 +387,11 @@ func TestIncidents(t *testing.T) {
 	}
 	about := func(severity, reason string) alert.Message {
 		m := told(severity, reason)
-		m.Event.Metadata = map[string]string{v1alpha1.MetaConditionKey: "Published"}
+		m.Event.InvolvedObject.Kind, m.Event.Metadata = "Rollout", map[string]string{v1alpha1.MetaConditionKey: "Published"}
 		return m
 	}
+	named := failure()
+	named.Event.Metadata = map[string]string{v1alpha1.MetaConditionKey: "Published"}
 	layer, child := told("info", "RolloutPending"), told("info", "ManagedElsewhere")
 	layer.Event.InvolvedObject.Kind, child.Event.InvolvedObject.Kind = "Layer", "Child"
 	for name, tt := range map[string]struct {
@@ -413,6 +415,7 @@ func TestIncidents(t *testing.T) {
 		"LayerWaits":  {"of a layer it says that none of its children fails any more", layer, uid, true, []string{"resolve " + uid, " "}},
 		"Lapsing":     {"a credential lapses, whatever else is right or wrong", told("error", "CredentialsLapsed"), uid + "/credentials", false, []string{"trigger " + uid + "/credentials"}},
 		"Published":   {"a Rollout cannot write down what it proved, which says nothing of its runs", about("error", "PublishFailed"), uid + "/published", false, []string{"trigger " + uid + "/published"}},
+		"Metadata":    {"a person gave an object metadata of that name", named, uid, false, []string{"trigger " + uid}},
 		"Recovered":   {"it can again", about("info", "PublishedRecovered"), uid + "/published", true, []string{"resolve " + uid + "/published", " "}},
 		"Completed":   {"which the end of a run does not touch", told("info", "RolloutCompleted"), uid, true, []string{"resolve " + uid, " "}},
 		"Kubeconfig":  {"a kubeconfig that is not renewed, of a child that is ready", told("error", "KubeconfigNotRenewed"), uid + "/kubeconfig", false, []string{"trigger " + uid + "/kubeconfig"}},
