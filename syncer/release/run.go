@@ -149,7 +149,7 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 		n.obj.Status.LastHandledForceAt = forced
 		return out, err
 	}
-	return n.act(ctx, next, diff)
+	return n.act(ctx, next, diff, forced)
 }
 
 // holdBack ends the call if an action may not begin yet.
@@ -177,8 +177,9 @@ func (n *run) cancelled(ctx context.Context) error {
 	return fmt.Errorf("atomic release canceled: %w", err)
 }
 
-// act carries an action out, and says what follows from its end.
-func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Outcome, error) {
+// act carries an action out, and says what follows from its end. forced is the request to force one that was
+// handled before it.
+func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet, forced string) (*Outcome, error) {
 	s := &n.obj.Status
 	installs, upgrades := s.InstallFailures, s.UpgradeFailures
 	if err := n.redacted(n.take(ctx, next, diff)); err != nil {
@@ -194,7 +195,10 @@ func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Out
 	if errors.Is(ctx.Err(), context.Canceled) && next != Test {
 		// The process ends, and the next one has to know what this one wrote. What was cut off
 		// is tried again without being counted or remedied: it says nothing of the release. A
-		// test that was cut off has not run.
+		// test that was cut off has not run. Whoever asked to force it has that done by the next one.
+		if s.InstallFailures > installs || s.UpgradeFailures > upgrades {
+			s.LastHandledForceAt = forced
+		}
 		s.InstallFailures, s.UpgradeFailures = min(installs, s.InstallFailures), min(upgrades, s.UpgradeFailures)
 		return nil, n.cancelled(ctx)
 	}

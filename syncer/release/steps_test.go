@@ -301,6 +301,9 @@ func TestStoppedWithin(t *testing.T) {
 	}{
 		"Install": {reason: "no retry is allowed by default, and none is used up", first: true, fails: []Action{Install}, within: 1, history: "failed",
 			taken: "upgrade", ready: v2.UpgradeSucceededReason},
+		"Forced": {reason: "what a person forced is done by the next process", spec: func(o *v2.HelmRelease) {
+			o.Annotations = map[string]string{fluxmeta.ReconcileRequestAnnotation: "now", v2.ForceRequestAnnotation: "now"}
+		}, fails: []Action{Upgrade}, within: 1, history: "failed deployed", taken: "upgrade", ready: v2.UpgradeSucceededReason},
 		"InstallBroken": {reason: "what goes on is the installation still, with the retries of that", first: true, spec: retries, fails: []Action{Install}, within: 1, history: "failed",
 			still: []Action{Upgrade, Install}, taken: "upgrade uninstall", ready: v2.UninstallSucceededReason},
 		"Upgrade":   {reason: "nor by an upgrade", fails: []Action{Upgrade}, within: 1, history: "failed deployed", taken: "upgrade", ready: v2.UpgradeSucceededReason},
@@ -345,6 +348,9 @@ func TestStoppedWithin(t *testing.T) {
 			obj.Status, m.taken, m.fails = *saved, nil, map[Action]error{}
 			if got := history(obj); got != tc.history || obj.Status.InstallFailures+obj.Status.UpgradeFailures != tc.failures {
 				t.Errorf("%s: on record is %q with %d and %d failures, want %q with %d", tc.reason, got, obj.Status.InstallFailures, obj.Status.UpgradeFailures, tc.history, tc.failures)
+			}
+			if obj.Status.LastHandledForceAt != "" {
+				t.Errorf("%s: the request to force it counts as handled", tc.reason)
 			}
 			for _, a := range tc.still {
 				m.fails[a] = errors.New("it is never ready")
