@@ -51,6 +51,8 @@ type Facts struct {
 	// Good is the revision that passed all waves of each Rollout last. Among pins of one run it is
 	// the one that stays.
 	Good map[string]string
+	// declared are the Clusters of the newest revision and of those that runs brought, once somebody asked.
+	declared map[string]map[types.NamespacedName]bool
 	// Owned is the inventory.
 	Owned []inventory.Entry
 	// Roots are the kinds in it whose objects have no namespaces. That an entry has none does not tell: one
@@ -72,8 +74,39 @@ func (f *Facts) At(cluster types.NamespacedName) (*Rendering, int64) {
 		return f.Newest, math.MaxInt64
 	case pin.Revision == f.Newest.Revision:
 		return f.Newest, pin.Run
+	case pin.Run == 0 && f.cameLater(cluster):
+		return f.Older[pin.Revision], math.MaxInt64 // nor is it once there is a newer one
 	}
 	return f.Older[pin.Revision], pin.Run
+}
+
+// cameLater reports whether a Cluster is declared that an older revision lacks which a run brought to others.
+func (f *Facts) cameLater(cluster types.NamespacedName) bool {
+	if f.declared == nil {
+		f.declared = map[string]map[types.NamespacedName]bool{f.Newest.Revision: setOf(f.Newest.Clusters())}
+		for _, pin := range f.Pins {
+			if from := f.Older[pin.Revision]; pin.Run > 0 && from != nil && f.declared[pin.Revision] == nil {
+				f.declared[pin.Revision] = setOf(from.Clusters())
+			}
+		}
+	}
+	if !f.declared[f.Newest.Revision][cluster] {
+		return false // it is to go
+	}
+	for _, of := range f.declared {
+		if !of[cluster] {
+			return true
+		}
+	}
+	return false
+}
+
+func setOf(clusters []types.NamespacedName) map[types.NamespacedName]bool {
+	set := make(map[types.NamespacedName]bool, len(clusters))
+	for _, c := range clusters {
+		set[c] = true
+	}
+	return set
 }
 
 // Composition is what is to be applied.

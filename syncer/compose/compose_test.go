@@ -210,6 +210,11 @@ func TestCompose(t *testing.T) {
 			pins: map[string]Pin{"a": {"r2", 0, ""}, "b": {"r1", 12, ""}}, good: "r1",
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
 		},
+		"SharedCreatedBefore": {
+			reason: "also once there is a newer one", r2: []string{class("2"), classy("a", "2"), classy("new", "2")}, r1: []string{class("1"), classy("a", "1"), classy("new", "1")}, r0: []string{class("0"), classy("a", "0")},
+			pins: map[string]Pin{"a": {"r0", 12, ""}, "new": {"r1", 0, ""}}, good: "r0",
+			want: "ClusterClass/big 0, Cluster/a 0, Cluster/new 1",
+		},
 		"SharedBefore": {
 			reason: "Clusters that no run has reached yet keep what they share", r2: []string{class("2"), classy("a", "2")}, r1: []string{class("1"), classy("b", "1")},
 			pins: map[string]Pin{"a": {"r2", 1, ""}, "b": {"r1", 0, ""}},

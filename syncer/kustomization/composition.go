@@ -300,7 +300,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
 			mark, _ := r.markOf(cluster, run.governed)
 			before := cmp.Or(next.applied[cluster], run.governed.whole)
-			if (&Composition{state: &next}).Lacks(cluster, before) { // a HelmRelease, which was not known to make it, came after that
+			if owned := amongst(f.Newest.Of(cluster), setOf(f.Owned)); owned != nil && (&Composition{state: &next}).Lacks(cluster, before) { // a HelmRelease, which was not known to make it, came after that
 				before = f.Newest.Revision
 			}
 			applied = cmp.Or(run.governed.unpinned[cluster], mark, before)

@@ -551,6 +551,15 @@ func TestCreatedByReleaseIsTakenIn(t *testing.T) {
 	s.updates(t, child)
 	s.run.known.composition.applied = nil
 	takenIn("none has it any more")
+	// One of which nothing was applied here was made elsewhere, and has no revision of this.
+	s.run.known.composition.applied, s.Obj.Status.Inventory = nil, refs(entriesOf("a"))
+	if end := s.composes(t, newest, older); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.noteComposition(s.run, true)
+	if got := s.Composed(s.name()); got.Applied(b) == r2 {
+		t.Errorf("what came from another owner is taken in at %q, which it does not have", got.Applied(b))
+	}
 }
 
 // TestUnpinned: what a version without Rollouts applied of a Cluster, past its pin, stays until the

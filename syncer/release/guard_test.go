@@ -437,3 +437,26 @@ func TestNamespaceAfterHandOver(t *testing.T) {
 		})
 	}
 }
+
+// TestClaimOfHook: what nobody knows whether another owner will have keeps no hook from being made anew, which would
+// not run, or could not be changed.
+func TestClaimOfHook(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		hook   bool
+		claim  apply.Claim
+		want   string
+	}{
+		"Unsure":  {"a Layer of the same commit is not applied yet", true, apply.Claim{Owner: "Layer/fleet/base", Kind: apply.Declared, Unsure: true}, ""},
+		"Certain": {"another owner declares it", true, apply.Claim{Owner: "Kustomization/apps/x", Kind: apply.Declared}, "Kustomization/apps/x"},
+		"Object":  {"it is none", false, apply.Claim{Owner: "Layer/fleet/base", Kind: apply.Declared, Unsure: true}, "Layer/fleet/base"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &guard{claimed: func(context.Context, inventory.Entry, inventory.Entry) (apply.Claim, error) { return tc.claim, nil }}
+			d := Candidate{Entry: named("Job", "migrate"), Live: owned(nil), Ours: true, Hook: tc.hook}
+			if g.claim(t.Context(), &d, nil); d.NewOwner != tc.want {
+				t.Errorf("%s: it is to be of %q, want %q", tc.reason, d.NewOwner, tc.want)
+			}
+		})
+	}
+}
