@@ -108,6 +108,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	if err := r.own(&f, run.Obj); err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
+	run.governed.disown(&f, held)
 	run.composed = &composed{held: held, late: map[types.NamespacedName]bool{}}
 	if err := r.judgeVersions(ctx, run, &f); err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
@@ -197,6 +198,41 @@ func (r *Reconciler) facts(ctx context.Context, obj *kustomizev1.Kustomization, 
 	}
 	of.known.keepOlder(f.Older)
 	return f, held, nil
+}
+
+// disown lets go what is held of Clusters that the Kustomization has nothing of: a Rollout that selects them gives a pin
+// only to who is declared, so that nobody would ever be done waiting for them. As long as not all renderings are known,
+// each may be declared.
+func (g *governed) disown(f *compose.Facts, held map[types.NamespacedName]hold) {
+	ours := map[types.NamespacedName]bool{}
+	for _, h := range held {
+		switch h.reason {
+		case meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing, v1alpha1.ReasonSourceNotReady:
+			return
+		}
+	}
+	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
+		for _, name := range from.Clusters() {
+			ours[name] = true
+		}
+	}
+	for _, name := range inventory.ClustersAmong(f.Owned) {
+		ours[name] = true
+	}
+	for _, e := range f.Owned {
+		if name := (types.NamespacedName{Namespace: e.Namespace, Name: e.Name}); compose.IsRelease(e.GroupKind()) {
+			ours[name] = true
+			for _, made := range g.releases.Made[name] {
+				ours[made] = true
+			}
+		}
+	}
+	for name, h := range held {
+		if h.reason == v1alpha1.ReasonRolloutPending && !ours[name] && g.unpinned[name] == "" {
+			delete(held, name)
+			delete(g.held, name)
+		}
+	}
 }
 
 // own adds the inventory to the facts of a composition, and which of its kinds have no namespaces. Those that

@@ -293,6 +293,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		}
 	}
 	unapplied, changed := run.unapplied(complete), setOf(run.changed())
+	going := run.going(complete)
 	for cluster := range next.declares {
 		applied := ""
 		switch reason := run.composed.held[cluster].reason; {
@@ -311,7 +312,11 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 				break
 			}
 			objects := from.Of(cluster)
-			if next.unapplied[cluster] = amongst(objects, unapplied); len(objects) == 0 || next.unapplied[cluster] != nil {
+			next.unapplied[cluster] = amongst(objects, unapplied)
+			for _, of := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
+				next.unapplied[cluster] = append(next.unapplied[cluster], amongst(of.Of(cluster), going)...)
+			}
+			if len(objects) == 0 || next.unapplied[cluster] != nil {
 				applied = ""
 			}
 			if applied == "" && next.applied[cluster] != from.Revision && amongst(objects, changed) != nil {
@@ -339,6 +344,20 @@ func (run *run) unapplied(complete bool) map[inventory.Entry]bool {
 	for _, e := range run.touched(ssa.CreatedAction, ssa.ConfiguredAction, ssa.UnchangedAction, ssa.SkippedAction) {
 		delete(left, anyVersion(e))
 	}
+	return left
+}
+
+// going are objects of the inventory that are in nothing which is applied, and are not deleted yet: nothing is while not all
+// else is in place.
+func (run *run) going(complete bool) map[inventory.Entry]bool {
+	if complete {
+		return nil
+	}
+	left := setOf(run.composed.facts.Owned)
+	for _, e := range append(inventory.OfAll(run.rendering.Objects), run.composed.kept...) {
+		delete(left, anyVersion(e))
+	}
+	maps.DeleteFunc(left, func(e inventory.Entry, _ bool) bool { return slices.Contains(run.composed.moved, e.ID()) })
 	return left
 }
 

@@ -146,6 +146,70 @@ func TestAppliedByCluster(t *testing.T) {
 	}
 }
 
+// TestGoingByCluster: a Cluster does not have its revision before what that takes away is deleted, which is held while
+// something of others is not in place.
+func TestGoingByCluster(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("a", "waves="+r2)
+	r.child("behind", "waves="+r1)
+	r.cluster("a", "")
+	r.cluster("behind", "")
+	old := inventory.Entry{Namespace: "apps", Name: "a-old", Kind: "ConfigMap", Version: "v1"}
+	s := r.take(func(k *kustomizev1.Kustomization) { k.Status.Inventory = refs(append(entriesOf("a", "behind"), old)) })
+	files := filesOf(r1, "a=v1.35.0", "behind=v1.35.0")
+	files["fleet/old.yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: apps, name: a-old, labels: {cluster.x-k8s.io/cluster-name: a}}\n"
+	if end := s.composes(t, fleetOf(t, r2, "a=v1.36.0", "behind=v1.36.0"), snapshotAt(t, r1, files)); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.run.sync = &apply.Result{Changes: ssa.NewChangeSet()}
+	for _, u := range s.rendering.Objects {
+		s.run.sync.Changes.Add(ssa.ChangeSetEntry{ObjMetadata: object.UnstructuredToObjMetadata(u), GroupVersion: u.GroupVersionKind().Version, Action: ssa.UnchangedAction})
+	}
+	a := types.NamespacedName{Namespace: "apps", Name: "a"}
+	s.noteComposition(s.run, false)
+	if c := s.Composed(s.name()); c.Applied(a) == r2 || !strings.Contains(c.Unapplied(a), "ConfigMap a-old") {
+		t.Errorf("it is at %q: %q", c.Applied(a), c.Unapplied(a))
+	}
+	s.noteComposition(s.run, true)
+	if c := s.Composed(s.name()); c.Applied(a) != r2 {
+		t.Errorf("all is in place, and it is at %q", c.Applied(a))
+	}
+}
+
+// TestOthersCluster: a Cluster that the Kustomization has nothing of, and of which its Rollout therefore says nothing, keeps
+// none of it waiting.
+func TestOthersCluster(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("a", "waves="+r2)
+	r.child("new")
+	r.child("self") // of this tier, made by hand
+	r.cluster("a", "")
+	r.cluster("other", "") // of another Kustomization
+	old := inventory.Entry{Namespace: "apps", Name: "old", Kind: "ConfigMap", Version: "v1"}
+	for name, declared := range map[string][]string{"Nothing": {"a=v1.36.0"}, "Declared": {"a=v1.36.0", "new=v1.36.0"}} {
+		t.Run(name, func(t *testing.T) {
+			s := r.take(func(k *kustomizev1.Kustomization) {
+				k.Status.Inventory = refs(append(entriesOf("a"), old))
+				k.Status.LastAppliedRevision = r1
+			})
+			if end := s.composes(t, fleetOf(t, r2, declared...)); end != nil {
+				t.Fatalf("it ended as %+v", end)
+			}
+			waits := len(declared) > 1
+			if len(s.composed.held) > 0 != waits || s.run.governed.waits() != waits || slices.Contains(s.composed.kept, old) != waits {
+				t.Errorf("held are %v, kept %v", s.composed.held, s.composed.kept)
+			}
+			if s.run.noteRevision(); (s.Obj.Status.LastAppliedRevision == r2) == waits {
+				t.Errorf("applied is %s", s.Obj.Status.LastAppliedRevision)
+			}
+		})
+	}
+}
+
 // TestIdle: while the newest revision does not build, or the Kustomization is suspended, what Clusters are given does not
 // reach them, which is told, and since when it does.
 func TestIdle(t *testing.T) {

@@ -150,6 +150,7 @@ func (r *Reconciler) composition(
 	if err = r.own(&f, obj); err != nil {
 		return compose.Composition{}, err
 	}
+	governed.disown(&f, held)
 	for name := range held {
 		f.Held[name] = true
 	}
