@@ -380,9 +380,13 @@ func TestDeletesLinger(t *testing.T) {
 	if err := s.pruned(entry, stuck); err != nil || s.notes.deleting.again.Sub(now) != deletesMost {
 		t.Errorf("after a day: %v, again after %s", err, s.notes.deleting.again.Sub(now))
 	}
-	s.rendered.digest = "another"
+	s.rendered.digest = "another" // of a Secret that was renewed
+	if err := s.pruned(entry, stuck); err != nil {
+		t.Errorf("it waits anew for the same: %v", err)
+	}
+	s.notes.left = "another"
 	if got := reason.Of(s.pruned(entry, stuck)); got != v1alpha1.ReasonProgressing {
-		t.Errorf("another commit waits anew: %q", got)
+		t.Errorf("what another commit drops waits anew: %q", got)
 	}
 	if err := s.pruned(entry, apply.Result{Deleted: []inventory.Entry{pvc}}); err != nil || s.notes.leftover || s.notes.lingers() != "" {
 		t.Errorf("it is gone: %v, %+v", err, s.notes.deleting)

@@ -120,9 +120,9 @@ func (s *seeding) pruned(entry *v1alpha1.ChildLayer, res apply.Result) error {
 
 // deleting is what is known of deletes that have begun and are not confirmed.
 type deleting struct {
-	// digest of the rendering that they are for, and since when.
-	digest string
-	since  time.Time
+	// left identifies what they are of, and since when: what else changes does not count.
+	left  string
+	since time.Time
 	// again is when they are looked at again, and says what is told until then, once that took
 	// longer than the layer's timeout.
 	again time.Time
@@ -145,8 +145,8 @@ const deletesMost = 10 * time.Minute
 // same, and nobody is to wait for the rest, as with a Kustomization.
 func (s *seeding) stillDeleting(rest []inventory.Entry) error {
 	d, now := &s.notes.deleting, s.Now()
-	if d.digest != s.rendered.digest {
-		*d = deleting{digest: s.rendered.digest, since: now}
+	if d.since.IsZero() || d.left != s.notes.left {
+		*d = deleting{left: s.notes.left, since: now}
 	}
 	waited := now.Sub(d.since)
 	if waited <= s.layer.Spec.Timeout.Duration {

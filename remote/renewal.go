@@ -79,9 +79,12 @@ func (r *run) renew(ctx context.Context, session *link.Session, cluster capibrid
 	}
 	ctx, cancel := context.WithTimeout(ctx, renewalTimeout)
 	defer cancel()
+	refused := r.notes.refused
 	here, err := r.renewFrom(ctx, session, ref, cluster)
 	pause := renewalRetry
 	switch {
+	case err == nil && r.notes.refused != "" && managedElsewhere(r.child) != nil:
+		r.notes.unrenewed = false // one refusal says nothing that holds
 	case err == nil:
 		if r.notes.refused == "" {
 			pause = renewalPause(r.lapses(here), r.Now())
@@ -89,7 +92,7 @@ func (r *run) renew(ctx context.Context, session *link.Session, cluster capibrid
 		r.notes.unrenewed = false
 		r.tellElsewhere(nil)
 	case reason.Of(err) == v1alpha1.ReasonKubeconfigNotRenewed:
-		r.notes.unrenewed = false
+		r.notes.unrenewed, r.notes.refused = false, refused // it is not taken anew for the first one
 		r.tellElsewhere(err)
 	case r.notes.unrenewed: // it may fail each time
 		r.tellElsewhere(session.Steady(err))

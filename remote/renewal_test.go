@@ -390,6 +390,26 @@ func TestKubeconfigOutlives(t *testing.T) {
 	}
 }
 
+// TestKubeconfigBothRefused: that nothing is accepted is told once, and not taken back at each look.
+func TestKubeconfigBothRefused(t *testing.T) {
+	a := newAway(t)
+	year, first := tokenUntil(t, a.Now().Add(365*24*time.Hour)), tokenUntil(t, a.Now().Add(time.Hour))
+	secret := a.secret(t)
+	secret.Data[clusterapi.KubeconfigKey] = a.kubeconfig(t, a.server.URL, year)
+	if err := a.client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	a.there.change(func() { a.there.admin, a.there.secret = year, a.kubeconfig(t, a.server.URL, first) })
+	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+	a.there.change(func() { a.there.admin, a.there.next = tokenUntil(t, a.Now().Add(3*time.Hour)), "" })
+	a.after(renewalMost)
+	a.says(t, a.contact(t), v1alpha1.ReasonManagedElsewhere, "another tier")
+	for range 3 {
+		a.after(2 * renewalRetry)
+		a.says(t, a.contact(t), v1alpha1.ReasonKubeconfigNotRenewed, "refuses the credentials")
+	}
+}
+
 func tokenUntil(t *testing.T, end time.Time) string {
 	t.Helper()
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"exp": end.Unix()}).SignedString([]byte("nobody's"))

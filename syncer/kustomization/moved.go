@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -63,3 +64,11 @@ func (r *Reconciler) moved(ctx context.Context, run *run, former []*unstructured
 
 // looksAgain reports whether objects were left to another owner, which nothing tells of if it drops them.
 func (c *composed) looksAgain() bool { return c != nil && len(c.moved) > 0 }
+
+// nextLook is when to look again, however the reconcile ended, that would come back after a time; zero is never.
+func (c *composed) nextLook(after time.Duration) time.Duration {
+	if c.looksAgain() && (after == 0 || after > movedPoll) {
+		return movedPoll
+	}
+	return after
+}

@@ -294,9 +294,6 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	if run.composed.waits() {
 		next = min(next, rolloutPoll)
 	}
-	if run.composed.looksAgain() {
-		next = min(next, movedPoll)
-	}
 	return again(next)
 }
 

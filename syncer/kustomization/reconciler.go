@@ -197,6 +197,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	was := trace.WasKustomization(obj)
 	result, err := r.reconcile(ctx, run)
+	result.RequeueAfter = run.composed.nextLook(result.RequeueAfter)
 	r.idles(run)
 	// What made this one urgent is done; the next look is an ordinary one.
 	result.Priority = new(0)

@@ -793,6 +793,25 @@ func TestMovedAway(t *testing.T) {
 	}
 }
 
+// TestNextLook: what another owner has is looked at again before it could delete it, however a reconcile ended.
+func TestNextLook(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason      string
+		moved       *composed
+		after, want time.Duration
+	}{
+		"Blocked": {"a person decides about something, for an hour", &composed{moved: []string{"apps_values__ConfigMap"}}, time.Hour, movedPoll},
+		"Never":   {"the spec is wrong", &composed{moved: []string{"apps_values__ConfigMap"}}, 0, movedPoll},
+		"Soon":    {"it comes back before", &composed{moved: []string{"apps_values__ConfigMap"}}, time.Second, time.Second},
+		"Nothing": {"nobody took anything over", &composed{}, time.Hour, time.Hour},
+		"None":    {"no Rollout moves it", nil, 0, 0},
+	} {
+		if got := tc.moved.nextLook(tc.after); got != tc.want {
+			t.Errorf("%s: %s: %s, want %s", name, tc.reason, got, tc.want)
+		}
+	}
+}
+
 // TestRoots: that an entry of the inventory has no namespace does not make its kind one without.
 func TestRoots(t *testing.T) {
 	role := inventory.Entry{Name: "x", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}
