@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 
@@ -158,11 +159,14 @@ func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageRefer
 	err := i.do(ctx, origin, ReasonImagePullFailed, func(ctx context.Context, r *registry) error {
 		tag := cmp.Or(ref.Tag, name.DefaultTag)
 		if ref.SemVer != "" {
-			tags, err := r.puller.List(ctx, r.repo)
+			best, err := newestOf(ref, mediaType)
 			if err != nil {
-				return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
+				return err
 			}
-			if tag, err = newest(ctx, tags, ref, mediaType); err != nil {
+			if err := i.visit(ctx, r, origin, func(tag string) error { return best.look(ctx, tag) }); err != nil {
+				return err
+			}
+			if tag, err = best.found(ref); err != nil {
 				return err
 			}
 		}
@@ -192,53 +196,70 @@ func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageRefer
 	return found, err
 }
 
-// newest returns the tag of the highest version in a range.
-func newest(ctx context.Context, tags []string, ref ImageReference, mediaType string) (string, error) {
+// newest is the tag of the highest version in a range, of those that were looked at.
+type newest struct {
+	constraint *semver.Constraints
+	filter     *regexp.Regexp
+	chart      bool
+	version    *semver.Version
+	tag        string
+}
+
+// newestOf begins to look for what a reference with a range names.
+func newestOf(ref ImageReference, mediaType string) (*newest, error) {
 	constraint, err := semver.NewConstraint(ref.SemVer)
 	if err != nil {
-		return "", failf(ReasonReadFailed, "cannot read the version range %q in spec.ref.semver: %w", ref.SemVer, err)
+		return nil, failf(ReasonReadFailed, "cannot read the version range %q in spec.ref.semver: %w", ref.SemVer, err)
 	}
 	filter, _, err := pattern.Compile(ref.SemVerFilter)
 	if err != nil {
-		return "", failf(ReasonReadFailed, "cannot read spec.ref.semverFilter: %w", err)
+		return nil, failf(ReasonReadFailed, "cannot read spec.ref.semverFilter: %w", err)
 	}
-	var best *semver.Version
-	var found string
-	for _, tag := range tags {
-		if err := ctx.Err(); err != nil {
-			return "", imageError(ReasonReadFailed, fmt.Sprintf("cannot match %d tags with spec.ref.semverFilter", len(tags)), err)
-		}
-		if !filter.MatchString(tag) {
-			continue
-		}
-		written := tag
-		if mediaType == ChartMediaType {
-			written = strings.ReplaceAll(tag, "_", "+")
-		}
-		v, err := version.Parse(written)
-		if err != nil || !constraint.Check(v) {
-			continue
-		}
-		// Build metadata has no order: of equal versions, the order of their tags
-		// decides, so that it is the same one each time.
-		if best == nil || v.GreaterThan(best) || (v.Equal(best) && tag > found) {
-			best, found = v, tag
-		}
-	}
-	if best == nil {
-		return "", failf(ReasonReadFailed, "cannot find a tag in the version range %q", ref.SemVer)
-	}
-	return found, nil
+	return &newest{constraint: constraint, filter: filter, chart: mediaType == ChartMediaType}, nil
 }
 
-// Tags lists the tags of a repository in the order of the registry.
+// look looks at one tag.
+func (n *newest) look(ctx context.Context, tag string) error {
+	if err := ctx.Err(); err != nil {
+		return imageError(ReasonReadFailed, "cannot match tags with spec.ref.semverFilter", err)
+	}
+	if !n.filter.MatchString(tag) {
+		return nil
+	}
+	written := tag
+	if n.chart {
+		written = strings.ReplaceAll(tag, "_", "+")
+	}
+	v, err := version.Parse(written)
+	if err != nil || !n.constraint.Check(v) {
+		return nil
+	}
+	// Build metadata has no order: of equal versions, the order of their tags
+	// decides, so that it is the same one each time.
+	if n.version == nil || v.GreaterThan(n.version) || (v.Equal(n.version) && tag > n.tag) {
+		n.version, n.tag = v, tag
+	}
+	return nil
+}
+
+// found is the tag, or an error if none was in the range.
+func (n *newest) found(ref ImageReference) (string, error) {
+	if n.version == nil {
+		return "", failf(ReasonReadFailed, "cannot find a tag in the version range %q", ref.SemVer)
+	}
+	return n.tag, nil
+}
+
+// Tags lists the tags of a repository in the order of the registry. It refuses more than MaxTags.
 func (i *Images) Tags(ctx context.Context, origin ImageOrigin) ([]string, error) {
 	var tags []string
-	err := i.do(ctx, origin, ReasonReadFailed, func(ctx context.Context, r *registry) (err error) {
-		if tags, err = r.puller.List(ctx, r.repo); err != nil {
-			return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
-		}
-		return nil
+	err := i.do(ctx, origin, ReasonReadFailed, func(ctx context.Context, r *registry) error {
+		return i.visit(ctx, r, origin, func(tag string) error {
+			if tags = append(tags, tag); len(tags) > MaxTags {
+				return tooManyTags()
+			}
+			return nil
+		})
 	})
 	return tags, err
 }

@@ -89,6 +89,37 @@ func (i *Images) List(ctx context.Context, origin ImageOrigin, room func(bytes i
 	return found, err
 }
 
+// visit calls a function with each tag of a repository, page by page. A registry chooses how large its pages are and
+// how long it takes: of each only MaxTags are read, and none is kept.
+func (i *Images) visit(ctx context.Context, r *registry, origin ImageOrigin, each func(tag string) error) error {
+	asked := &tagListing{known: i.lists, origin: origin.key(), room: func(int) error { return nil }}
+	asked.left.Store(MaxTags + 1000)
+	ctx = context.WithValue(ctx, tagListingKey{}, asked)
+	failed := func(err error) error {
+		return imageError(ReasonReadFailed, fmt.Sprintf("cannot list the tags of %s", r.repo), err)
+	}
+	lister, err := r.puller.Lister(ctx, r.repo)
+	if err != nil {
+		return failed(err)
+	}
+	for lister.HasNext() {
+		asked.left.Store(MaxTags + 1000)
+		page, err := lister.Next(ctx)
+		if err != nil {
+			return failed(err)
+		}
+		for _, tag := range page.Tags {
+			if !tagForm.MatchString(tag) {
+				continue
+			}
+			if err := each(tag); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // TagBytes is the memory that a tag takes in a list.
 func TagBytes(tag string) int { return len(tag) + 16 } // what refers to it
 

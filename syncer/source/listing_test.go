@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +138,45 @@ func TestListUnchanged(t *testing.T) {
 	other := origin
 	other.Secrets = []map[string][]byte{{"username": []byte("u"), "password": []byte("p")}}
 	list(other, 4, false)
+}
+
+// TestVersionsBounded: whoever looks for a version in a range keeps none of the tags of a registry, which may send as many as
+// it likes, and reads no more of one page than a list may have.
+func TestVersionsBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		list   func(w http.ResponseWriter, r *http.Request)
+		finds  bool
+	}{
+		"Flat": {"a page of texts without a letter", func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"tags":["1.0.0",`+strings.TrimSuffix(strings.Repeat(`"",`, 2_000_000), ",")+`]}`)
+		}, false},
+		"Pages": {"many pages", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("last") != "4" {
+				last, _ := strconv.Atoi(r.URL.Query().Get("last"))
+				w.Header().Set("Link", fmt.Sprintf(`</v2/org/app/tags/list?last=%d>; rel="next"`, last+1))
+			}
+			fmt.Fprint(w, `{"tags":[`+strings.TrimSuffix(strings.Repeat(`"-",`, 90_000), ",")+`,"1.0.0"]}`)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			images, origin := NewImages(t.TempDir(), 1<<20, time.Now), tagServer(t, tt.list)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := images.Resolve(t.Context(), origin, ImageReference{SemVer: "*"}, "")
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 128<<20 {
+				t.Errorf("%s: it took %d MiB", tt.reason, took>>20)
+			}
+			if bounded := ReasonOf(err) == ReasonLimitExceeded; bounded == tt.finds {
+				t.Errorf("%s: Resolve() = %v", tt.reason, err)
+			}
+			tags, err := images.Tags(t.Context(), origin)
+			if (err == nil) != tt.finds || tt.finds && len(tags) != 5 {
+				t.Errorf("%s: Tags() has %d, %v", tt.reason, len(tags), err)
+			}
+		})
+	}
 }
 
 // TestListRoom: what is read is told while it is read, an answer before its end; and what is left of it are its tags.
