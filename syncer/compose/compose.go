@@ -158,6 +158,7 @@ func Compose(f Facts) Composition {
 		c.choose(r)
 	}
 	c.disagree()
+	c.unneeded()
 	c.namespaces(renderings)
 	var out Composition
 	out.Objects, out.Former = c.inOrder(renderings)
@@ -276,6 +277,39 @@ func (c *composer) disagree() {
 		chosen := c.chosen[of.id]
 		if chosen.rollout != of.rollout && chosen.run >= 0 && !reflect.DeepEqual(chosen.object(), said.object()) {
 			c.kept[of.id] = true
+		}
+	}
+}
+
+// unneeded keeps what no Cluster needed at the older revisions that they may have, and some do at the newest one: it is
+// there for others, and Git has it all along. It stays as those have it that are furthest behind.
+func (c *composer) unneeded() {
+	lowest := map[*Rendering]choice{}
+	for cluster, pin := range c.Pins {
+		from, run := c.At(cluster)
+		if from == nil || from == c.Newest {
+			continue
+		}
+		if l, ok := lowest[from]; !ok || run < l.run {
+			lowest[from] = choice{from: from, run: run, rollout: pin.Rollout}
+		}
+	}
+	if len(lowest) == 0 {
+		return
+	}
+	newest, added := map[string]bool{}, map[string]bool{}
+	for _, u := range c.Newest.objects {
+		newest[c.idOf(u)] = true
+	}
+	for from, l := range lowest {
+		for i, u := range from.objects {
+			id := c.idOf(u)
+			_, chosen := c.chosen[id]
+			if len(from.of[i]) > 0 || !newest[id] || c.kept[id] || chosen && !added[id] {
+				continue
+			}
+			added[id], l.at = true, i
+			c.offer(id, l)
 		}
 	}
 }

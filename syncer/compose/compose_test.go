@@ -210,6 +210,17 @@ func TestCompose(t *testing.T) {
 			pins: map[string]Pin{"a": {"r2", 0, ""}, "b": {"r1", 12, ""}}, good: "r1",
 			want: "ClusterClass/big 1, Cluster/a 2, Cluster/b 1",
 		},
+		"NotNeededBefore": {
+			reason: "what Clusters begin to need with a commit that they may not have yet stays for whoever uses it", r2: []string{class("2"), classy("a", "2")},
+			r1:   append(cluster("a", "1"), class("1")),
+			pins: map[string]Pin{"a": {"r1", 1, ""}},
+			want: "ClusterClass/big 1, Cluster/a 1, AWSCluster/a 1",
+		},
+		"NotNeededGone": {
+			reason: "unless the newest revision lacks it", r2: cluster("a", "2"), r1: append(cluster("a", "1"), class("1")),
+			pins: map[string]Pin{"a": {"r1", 1, ""}},
+			want: "Cluster/a 1, AWSCluster/a 1",
+		},
 		"SharedCreatedBefore": {
 			reason: "also once there is a newer one", r2: []string{class("2"), classy("a", "2"), classy("new", "2")}, r1: []string{class("1"), classy("a", "1"), classy("new", "1")}, r0: []string{class("0"), classy("a", "0")},
 			pins: map[string]Pin{"a": {"r0", 12, ""}, "new": {"r1", 0, ""}}, good: "r0",
@@ -515,6 +526,21 @@ func TestInvariants(t *testing.T) {
 			}
 		}
 		w.checkOrigins(t, seed, got)
+		// What Git has at the newest revision, and for nobody in particular at all that Clusters may have, is never given up.
+		for _, u := range w.facts.Newest.Objects() {
+			if seed%8 > 0 {
+				break // it takes long
+			}
+			id, everywhere := inventory.Of(u).ID(), true
+			for c := range w.facts.Pins {
+				if r := w.rendering(c); r != nil && (r.index(id) < 0 || len(r.of[r.index(id)]) > 0 && r != w.facts.Newest) {
+					everywhere = false
+				}
+			}
+			if everywhere && len(w.facts.Pins) > 0 && count[id] != 1 && slices.ContainsFunc(w.facts.Owned, func(e inventory.Entry) bool { return e.ID() == id }) {
+				t.Fatalf("seed %d: %s is everywhere, and is given up", seed, id)
+			}
+		}
 		// Nothing in place of a Cluster that is held is given up.
 		for _, e := range w.facts.Owned {
 			for _, r := range w.all {
@@ -540,7 +566,9 @@ func (w world) checkOrigins(t *testing.T, seed uint64, got Composition) {
 		from := w.all[u.GetAnnotations()["value"]]
 		of := from.of[from.index(inventory.Of(u).ID())]
 		entitled := slices.ContainsFunc(of, func(c types.NamespacedName) bool { return w.rendering(c) == from })
-		if !entitled && (len(of) > 0 || from != w.facts.Newest) {
+		// What nobody needed there, and somebody does at the newest, stays.
+		stays := len(of) == 0 && w.facts.Newest.index(inventory.Of(u).ID()) >= 0
+		if !entitled && !stays && (len(of) > 0 || from != w.facts.Newest) {
 			t.Fatalf("seed %d: %s/%s is of %s, which none of %v may have", seed, u.GetKind(), u.GetName(), from.Revision, of)
 		}
 		if len(of) == 1 && w.rendering(of[0]) != from {
