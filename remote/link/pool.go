@@ -36,8 +36,9 @@ const (
 	// patience is how long a probe holds one of the mostProbes places. A probe that
 	// takes longer goes on without it, so that healthy children need not wait.
 	patience = time.Second
-	// mostProbes run at the same time, besides mostSlowProbes of children that failed.
-	mostProbes     = 64
+	// mostProbes run at the same time, besides mostSlowProbes of children that failed. What a
+	// place waits for is the network: at a round trip of 100 ms a probe takes 0.8 s.
+	mostProbes     = 128
 	mostSlowProbes = 1024
 	// permitPause is the shortest time between two looks at what the parent may do in a
 	// child beside its layers.
@@ -191,8 +192,8 @@ func (c *Pool) Forget(key types.NamespacedName) {
 }
 
 // enter waits for a place among the probes. The returned function frees the place;
-// patience frees it earlier. A suspect, a child that failed last, takes a place among
-// the slow probes.
+// patience frees it earlier. A suspect, a child that failed last or that a process before
+// this one lost, takes a place among the slow probes.
 func (c *Pool) enter(ctx context.Context, suspect bool) (leave func(), err error) {
 	take := func(places chan struct{}) error {
 		select {

@@ -57,6 +57,8 @@ type Request struct {
 	Agent bool
 	// Urgent: the reconcile is not a periodic one.
 	Urgent bool
+	// Lost: the child is on record as one that does not answer.
+	Lost bool
 }
 
 // Result is what a probe found.
@@ -130,8 +132,14 @@ func (l *Link) answered(q Request, now time.Time) bool {
 		l.agent.Report != nil && l.agent.Err == nil && now.Before(l.agent.look)
 }
 
-// probe is owned by the link: it ends with the link's life.
+// probe is owned by the link: it ends with the link's life. Its time is counted from when it has
+// a place: after a start thousands wait for one, and that says nothing of a child.
 func (l *Link) probe(q Request) {
+	leave, err := l.pool.enter(l.life, q.Lost || l.failures > 0)
+	if err != nil {
+		return // the life has ended
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(l.life, probeTimeout)
 	defer cancel()
 	ended := false // guarded by the lock
@@ -173,13 +181,8 @@ func (l *Link) noteContact(q Request, a *Result) {
 }
 
 func (l *Link) runProbe(ctx context.Context, q Request) *Result {
-	leave, err := l.pool.enter(ctx, l.failures > 0)
-	if err != nil {
-		return &Result{At: l.pool.now(), Err: reason.Because(v1alpha1.ReasonUnreachable, err), Passing: true}
-	}
-	defer leave()
 	l.tried = q.Source
-	err = l.follow(ctx, q)
+	err := l.follow(ctx, q)
 	if err == nil {
 		err = l.reach(ctx, q)
 		if apierrors.IsUnauthorized(err) {

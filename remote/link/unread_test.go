@@ -94,3 +94,44 @@ func TestProbeThatDoesNotEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestProbesAfterTakeOver: a child that a process before this one lost keeps no place of those that
+// answered, and a probe that waits for a place says nothing of its child.
+func TestProbesAfterTakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := NewPool(t.Context(), runtime.NewScheme(), time.Now, func() float64 { return 0.5 })
+		woken := make(chan bool, 10)
+		pool.OnProbe(func(_ types.NamespacedName, urgent bool) { woken <- urgent })
+		for range mostProbes {
+			pool.quick <- struct{}{} // and none is freed
+		}
+		var reads atomic.Int32
+		begin := func(name string, lost bool) *Link {
+			l := pool.Of(types.NamespacedName{Namespace: "fleet", Name: name})
+			q := Request{Source: "s1", Recorded: name, Lost: lost, Read: func(ctx context.Context) (*rest.Config, error) {
+				reads.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}}
+			if a, wait := l.Ask(q); a != nil || wait != 0 {
+				t.Fatalf("Ask() = %v, %s, want it to begin a probe", a, wait)
+			}
+			return l
+		}
+		begin("lost", true)
+		synctest.Wait()
+		if reads.Load() != 1 || len(pool.slow) != 1 {
+			t.Fatalf("%d of a lost child's probes began, with %d places of slow ones", reads.Load(), len(pool.slow))
+		}
+		l := begin("found", false)
+		time.Sleep(2 * (probeTimeout + probeGrace))
+		if <-woken; len(woken) != 0 || l.overdue {
+			t.Errorf("a probe that waits for a place is over: %d more are woken, overdue %t", len(woken), l.overdue)
+		}
+		<-pool.quick
+		begun := time.Now()
+		if <-woken; reads.Load() != 2 || time.Since(begun) != probeTimeout {
+			t.Errorf("%d probes began, and the one that waited for a place had %s", reads.Load(), time.Since(begun))
+		}
+	})
+}

@@ -2,13 +2,18 @@ package tenure
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -125,6 +130,139 @@ func TestLock(t *testing.T) {
 	if err := errors.Join(lock.Create(t.Context(), mine), lock.Update(t.Context(), mine)); err != nil || inner.writes != 2 {
 		t.Errorf("the shard is not acquired: %v", err)
 	}
+}
+
+// lease is one of another replica, until that is gone.
+type lease struct {
+	mu     sync.Mutex
+	record resourcelock.LeaderElectionRecord
+	// gets and renewals are of this process.
+	gets, renewals int
+}
+
+func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gets++
+	record := l.record
+	raw, err := json.Marshal(record)
+	return &record, raw, err
+}
+
+func (l *lease) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+	return errors.New("there is one")
+}
+
+func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.record = r
+	l.renewals++
+	return nil
+}
+
+func (l *lease) RecordEvent(string) {}
+func (l *lease) Identity() string   { return "me" }
+func (l *lease) Describe() string   { return "a shard" }
+func (l *lease) Held() error        { return nil }
+
+// renew is what the other replica does.
+func (l *lease) renew() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.record = resourcelock.LeaderElectionRecord{HolderIdentity: "other", LeaseDurationSeconds: 15, RenewTime: metav1.Now()}
+}
+
+// TestTakenOnTime: the shards of a replica that is gone have another soon after their Leases are over,
+// and their Leases are neither asked for nor renewed more often for that.
+func TestTakenOnTime(t *testing.T) {
+	const shards, minute, renewal = 64, time.Minute, 2 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		leases := make([]*lease, shards)
+		for i := range leases {
+			leases[i] = &lease{}
+			leases[i].renew()
+		}
+		var mu sync.Mutex
+		var late []time.Duration
+		var gone time.Time
+		all := New(Options{
+			Shards: shards, Replica: "me", Now: time.Now, Registry: prometheus.NewRegistry(), Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: renewal,
+			Lock: func(name string) Lock {
+				i, _ := ShardOf(name)
+				return leases[i]
+			},
+			Epoch: func(context.Context) (epoch.Mark, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				late = append(late, time.Since(gone))
+				return epoch.Mark{Epoch: 7, Holder: "me"}, nil
+			},
+		})
+		all.OnChange(func(context.Context, func(types.NamespacedName) bool) error { return nil }, func(func(types.NamespacedName) bool) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var elections sync.WaitGroup
+		for i := range shards {
+			elections.Go(func() {
+				if err := all.elect(ctx, i); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for range minute / renewal {
+			time.Sleep(renewal)
+			for _, l := range leases {
+				l.renew()
+			}
+		}
+		gone = time.Now()
+		asked := 0
+		for _, l := range leases {
+			l.mu.Lock()
+			asked += l.gets
+			l.mu.Unlock()
+		}
+		if most := shards * int(minute/renewal+1); asked > most {
+			t.Errorf("%d Leases of others were asked for %d times in a minute, more than %d times", shards, asked, most)
+		}
+		time.Sleep(11 * time.Second) // by then the plan has it
+		plan := make([]string, shards)
+		for i := range plan {
+			plan[i] = "me"
+		}
+		all.want(plan)
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		mu.Lock()
+		if len(late) != shards || slices.Max(late) > 19500*time.Millisecond || slices.Min(late) < 15*time.Second {
+			t.Errorf("%d of %d shards were taken over, after %v to %v", len(late), shards, slices.Min(append(late, time.Hour)), slices.Max(append(late, 0)))
+		}
+		mu.Unlock()
+		before := 0
+		for _, l := range leases {
+			l.mu.Lock()
+			before += l.renewals
+			l.mu.Unlock()
+		}
+		time.Sleep(minute)
+		renewed := -before
+		for _, l := range leases {
+			l.mu.Lock()
+			renewed += l.renewals
+			l.mu.Unlock()
+		}
+		if most := shards * int(minute/renewal+1); renewed > most || renewed < most*3/4 {
+			t.Errorf("%d Leases were renewed %d times in a minute, about %d times are meant", shards, renewed, most)
+		}
+		cancel()
+		elections.Wait()
+		for _, l := range leases {
+			if l.record.HolderIdentity != "" {
+				t.Fatalf("a Lease is not given back at the end: %+v", l.record)
+			}
+		}
+	})
 }
 
 // TestRaise: an epoch never falls.

@@ -163,6 +163,11 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// looks is how often an election looks at a Lease for each time that it is renewed. The elector
+// of client-go waits up to 2.2 times its period: with the period of renewals, a shard whose
+// replica is gone had no other up to 8.8 seconds after its Lease was over.
+const looks = 4
+
 // elect takes part in one election of a shard and, if it is won, holds the tenure until
 // that ends.
 func (t *Tenures) elect(ctx context.Context, i int) error {
@@ -171,7 +176,7 @@ func (t *Tenures) elect(ctx context.Context, i int) error {
 	inner := t.Lock(LeaseName(i))
 	lock := &shardLock{Lock: inner, tenures: t, shard: i}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: t.Lease, RenewDeadline: t.Renew, RetryPeriod: t.Retry, ReleaseOnCancel: true, Name: LeaseName(i),
+		Lock: lock, LeaseDuration: t.Lease, RenewDeadline: t.Renew, RetryPeriod: t.Retry / looks, ReleaseOnCancel: true, Name: LeaseName(i),
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) { t.begin(leading, election, stop, i, inner.Held) },
 			OnStoppedLeading: func() {},
@@ -191,8 +196,9 @@ func (t *Tenures) begin(leading, election context.Context, stop context.CancelFu
 	logger := log.FromContext(leading).WithValues("shard", i)
 	mark, err := t.Epoch(leading)
 	for err != nil && leading.Err() == nil && held() == nil {
+		// Often another replica begins with another shard at this moment.
 		logger.Error(err, "cannot begin with a shard; trying again")
-		pause(leading, t.Retry)
+		pause(leading, t.Retry/looks)
 		mark, err = t.Epoch(leading)
 	}
 	if err != nil {
@@ -262,22 +268,44 @@ func (t *Tenures) want(plan []string) {
 }
 
 // shardLock is the Lease of a shard for its election. It is acquired only by who is to
-// have it, and given back only when all work has ended.
+// have it, and given back only when all work has ended. The election looks more often than
+// is asked and written: see looks. One goroutine uses it.
 type shardLock struct {
 	Lock
 	tenures *Tenures
 	shard   int
+	// record and raw are the Lease as it was at asked; raw is nil after a write.
+	record *resourcelock.LeaderElectionRecord
+	raw    []byte
+	asked  time.Time
+	// renewed is when it was written last that this process holds it; zero if it does not.
+	renewed time.Time
 }
 
 // errNotWanted is of a replica that leaves a shard to another.
 var errNotWanted = errors.New("another replica is to have the shard")
+
+// Get implements resourcelock.Interface. How a Lease is that another replica is to have counts
+// a while later only: when it is over is counted from when it was seen to be renewed.
+func (l *shardLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if l.raw != nil && l.tenures.Now().Sub(l.asked) < l.tenures.Retry && !l.tenures.may(l.shard) {
+		return l.record, l.raw, nil
+	}
+	l.raw = nil
+	record, raw, err := l.Lock.Get(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.record, l.raw, l.asked = record, raw, l.tenures.Now()
+	return record, raw, nil
+}
 
 // Create implements resourcelock.Interface.
 func (l *shardLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	if !l.tenures.may(l.shard) {
 		return errNotWanted
 	}
-	return l.Lock.Create(ctx, r)
+	return l.write(r, func() error { return l.Lock.Create(ctx, r) })
 }
 
 // Update implements resourcelock.Interface.
@@ -288,6 +316,21 @@ func (l *shardLock) Update(ctx context.Context, r resourcelock.LeaderElectionRec
 		}
 	} else if !l.tenures.may(l.shard) {
 		return errNotWanted
+	} else if !l.renewed.IsZero() && l.tenures.Now().Sub(l.renewed) < l.tenures.Retry {
+		return nil // it was renewed a moment ago, which is what Held goes by
 	}
-	return l.Lock.Update(ctx, r)
+	return l.write(r, func() error { return l.Lock.Update(ctx, r) })
+}
+
+// write notes of a write whether it renewed the Lease. A failed one may have arrived.
+func (l *shardLock) write(r resourcelock.LeaderElectionRecord, send func() error) error {
+	begun := l.tenures.Now()
+	l.raw, l.renewed = nil, time.Time{}
+	if err := send(); err != nil {
+		return err
+	}
+	if r.HolderIdentity != "" {
+		l.renewed = begun
+	}
+	return nil
 }
