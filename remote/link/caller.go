@@ -158,8 +158,24 @@ func calls(config *rest.Config, addresses answer.Addresses, may func() error) (*
 	return c, nil
 }
 
+// nobody calls where the credentials came to their end since the last call, as the clock was set forward or
+// the machine was suspended. Its calls fail, which a rest.Result can say of a call alone.
+var nobody = &caller{base: &url.URL{}, http: &http.Client{Transport: noCredentials{}}}
+
+type noCredentials struct{}
+
+func (noCredentials) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		_ = r.Body.Close() // as a RoundTripper must
+	}
+	return nil, errors.New("the credentials lapsed between two calls")
+}
+
 // do sends one request. The error in the result is one of apimachinery.
 func (c *caller) do(ctx context.Context, verb, path string, body any, content rest.ClientContentConfig) rest.Result {
+	if c == nil {
+		c = nobody
+	}
 	r := rest.NewRequestWithClient(c.base, "", content, c.http).Verb(verb).AbsPath(path).WarningHandler(rest.NoWarnings{})
 	if body != nil {
 		r = r.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body)

@@ -61,6 +61,8 @@ type far struct {
 	notReached chan struct{}
 	arrived    chan struct{}
 	requests   []string
+	// during, if it is set, is called while a request is answered, as requests has it.
+	during func(request string)
 	// hints is what the parent wrote into the ConfigMap of hints, which is there if takesHints.
 	// refusesHints: the parent has not got the right.
 	takesHints, refusesHints bool
@@ -101,6 +103,9 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	f.from = r.RemoteAddr
 	f.requests = append(f.requests, r.Method+" "+r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:])
+	if f.during != nil {
+		f.during(f.requests[len(f.requests)-1])
+	}
 	if f.notReached != nil {
 		notReached := f.notReached
 		f.mu.Unlock()

@@ -108,6 +108,58 @@ func TestProbeRenewsAtTwoThirds(t *testing.T) {
 	}
 }
 
+// TestShortToken: whoever gives the parent a token that is over at once, or whose clock goes on by hours between
+// two calls, fails his probe and ends nothing else.
+func TestShortToken(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		agent  bool
+		// renewed: an earlier token is good for a while. short: the next one is not. jump: the
+		// clock goes on while the heartbeat is answered.
+		renewed, short, jump bool
+		want                 string
+	}{
+		"NoAgent":    {reason: "the first token, with the kubeconfig", short: true, want: "gives it for 1s"},
+		"Agent":      {reason: "a token by the one before it", agent: true, renewed: true, short: true, want: "gives it for 1s"},
+		"ClockJumps": {reason: "the clock of the parent is set forward", agent: true, renewed: true, jump: true, want: "lapsed between two calls"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFar(t)
+			n := newNear(t, f)
+			n.q.Agent = tt.agent
+			if f.life = 600; tt.renewed {
+				n.good(t)
+			}
+			n.clock.add(401 * time.Second)
+			f.change(func(f *far) {
+				if tt.short {
+					f.life = 1
+				}
+				if tt.jump {
+					f.during = func(request string) {
+						if request == "GET "+v1alpha1.HeartbeatLease {
+							f.during = nil
+							n.clock.add(2 * time.Hour)
+						}
+					}
+				}
+			})
+			for range 3 {
+				a := n.probed(t)
+				if reason.Of(a.Err) != v1alpha1.ReasonUnreachable || !strings.Contains(a.Err.Error(), tt.want) {
+					t.Errorf("%s: the result is %v", tt.reason, a.Err)
+				}
+				n.clock.add(45 * time.Second)
+				if tt.jump {
+					break
+				}
+			}
+			f.change(func(f *far) { f.life = 600 })
+			n.good(t)
+		})
+	}
+}
+
 // TestRotationIsSilent: tokens that are refused, revoked or rotated are replaced
 // within the probe that finds out.
 func TestRotationIsSilent(t *testing.T) {

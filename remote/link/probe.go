@@ -33,6 +33,9 @@ const (
 	tokenLife = time.Hour
 	// tokenMargin before its end a token is not used any more.
 	tokenMargin = 30 * time.Second
+	// shortestToken is the shortest life of a token that is good for a probe. A server of Kubernetes gives
+	// ten minutes at least.
+	shortestToken = tokenMargin + probeTimeout
 )
 
 // UnreadError: the kubeconfig could not be read, as this tier's own API server did not answer or

@@ -145,7 +145,10 @@ func (l *Link) renew(ctx context.Context) error {
 	// Counted by our clock: that of the child may be wrong.
 	life := tokenLife
 	if s := got.Spec.ExpirationSeconds; s != nil && *s > 0 {
-		life = min(life, time.Duration(*s)*time.Second)
+		life = min(life, time.Duration(min(*s, seconds))*time.Second)
+	}
+	if life < shortestToken {
+		return fmt.Errorf("cannot use a token of the parent: the API server of the child gives it for %s, shorter than %s", life, shortestToken)
 	}
 	minted, err := calls(&rest.Config{Host: l.host, TLSClientConfig: l.tls, Proxy: l.proxy, BearerToken: got.Status.Token}, l.pool.Addresses, l.mayWrite)
 	if err != nil {

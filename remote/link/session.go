@@ -174,12 +174,14 @@ func (s *Session) DropAdministrator(ctx context.Context) error {
 
 // Read reads one object of a built-in kind by its path.
 func (s *Session) Read(ctx context.Context, path string, into runtime.Object) error {
-	if s.link.caller() == nil {
+	as := s.link.caller()
+	if as == nil {
 		if err := s.link.reread(ctx, s.request); err != nil {
 			return err
 		}
+		as = s.link.admin
 	}
-	metered := *s.link.caller()
+	metered := *as
 	metered.http = s.link.meter.over(metered.sessions)
 	return metered.do(ctx, "GET", path, nil, plainContent()).Into(into)
 }
