@@ -1,8 +1,10 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,11 +24,38 @@ import (
 // earlierRecord is the record of a layer as earlier versions wrote it: a key of one
 // ConfigMap for all layers, and the same inventory in the status of the Child.
 type earlierRecord struct {
-	Revision   string                    `json:"revision,omitempty"`
-	Digest     string                    `json:"digest,omitempty"`
-	Inventory  []v1alpha1.InventoryEntry `json:"inventory"`
-	ClusterUID string                    `json:"clusterUID,omitempty"`
-	Settled    bool                      `json:"settled,omitempty"`
+	Revision   string           `json:"revision,omitempty"`
+	Digest     string           `json:"digest,omitempty"`
+	Inventory  earlierInventory `json:"inventory"`
+	ClusterUID string           `json:"clusterUID,omitempty"`
+	Settled    bool             `json:"settled,omitempty"`
+}
+
+// earlierInventory is read entry by entry, and no further than the largest one: the child may have a list of
+// millions there, each of which takes ten times its text.
+type earlierInventory []v1alpha1.InventoryEntry
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *earlierInventory) UnmarshalJSON(text []byte) error {
+	*l = nil
+	d := json.NewDecoder(bytes.NewReader(text))
+	switch t, err := d.Token(); {
+	case err != nil, t == nil: // null, as of a layer without objects
+		return err
+	case t != json.Delim('['):
+		return errors.New("its inventory is not a list")
+	}
+	for d.More() {
+		if len(*l) == record.MaxEntries {
+			return fmt.Errorf("its inventory has more than %d entries", record.MaxEntries)
+		}
+		var e v1alpha1.InventoryEntry
+		if err := d.Decode(&e); err != nil {
+			return err
+		}
+		*l = append(*l, e)
+	}
+	return nil
 }
 
 func earlierKey(layer types.NamespacedName) string { return layer.Namespace + "." + layer.Name }

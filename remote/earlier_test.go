@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -119,5 +121,35 @@ func TestAddEarlier(t *testing.T) {
 	broken := &earlierRecord{Digest: one.Digest, Inventory: []v1alpha1.InventoryEntry{{ID: "nonsense"}}}
 	if err := addEarlier(rec, broken, &v1alpha1.ChildLayer{}); err == nil || rec.Applied.Digest != "" {
 		t.Errorf("an inventory that says nothing is taken for %+v: %v", rec, err)
+	}
+}
+
+// TestParseEarlier: what an earlier version wrote is read, and a list of more than any of them could write is not:
+// it would take hundreds of megabytes.
+func TestParseEarlier(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, text string
+		// want is how many entries are read, -1 if none may be.
+		want int
+	}{
+		"Some":    {"two objects", `{"digest":"1","inventory":[{"id":"n_a__A","v":"v1"},{"id":"n_b__B","v":"v1"}]}`, 2},
+		"None":    {"a layer without objects", `{"digest":"1","inventory":null}`, 0},
+		"Missing": {"a person cut it off", `{"digest":"1"}`, 0},
+		"Text":    {"not a list", `{"digest":"1","inventory":"x"}`, -1},
+		"Numbers": {"elements that are no entries", `{"digest":"1","inventory":[0` + strings.Repeat(",0", 4<<20) + `]}`, -1},
+		"Empty":   {"entries that say nothing", `{"digest":"1","inventory":[{}` + strings.Repeat(",{}", 8<<20/3) + `]}`, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			found, err := parseEarlier("fleet.base", tc.text)
+			runtime.ReadMemStats(&after)
+			if (err != nil) != (tc.want < 0) || err == nil && (len(found.Inventory) != tc.want || found.Digest != "1") {
+				t.Errorf("%s: %d entries, %v", tc.reason, len(found.Inventory), err)
+			}
+			if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+				t.Errorf("%s: %d KB of text take %d MB", tc.reason, len(tc.text)>>10, took>>20)
+			}
+		})
 	}
 }

@@ -228,7 +228,7 @@ func (p *push) takeOver(ctx context.Context) error {
 	}
 	records, err := record.List(ctx, admin)
 	if err != nil {
-		return cannotReach(err)
+		return cannotRead(err)
 	}
 	for _, s := range p.layers {
 		*s.notes = layerNotes{} // the other one may have changed what was known of it

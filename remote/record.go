@@ -24,11 +24,8 @@ import (
 // may write it. What an earlier version recorded is taken over.
 func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry *v1alpha1.ChildLayer) (*record.Record, error) {
 	rec, err := record.Get(ctx, p.readRecord, layer)
-	if errors.Is(err, record.ErrUnusable) {
-		return nil, reason.Because(v1alpha1.ReasonRecordInvalid, err)
-	}
 	if err != nil {
-		return nil, cannotReach(err)
+		return nil, cannotRead(err)
 	}
 	if err := p.fromEarlier(ctx, rec, entry); err != nil {
 		return nil, err
@@ -48,6 +45,14 @@ func (p *push) openRecord(ctx context.Context, layer types.NamespacedName, entry
 		n.given = rec.Pinned
 	}
 	return rec, nil
+}
+
+// cannotRead gives an error of records in the child its reason.
+func cannotRead(err error) error {
+	if errors.Is(err, record.ErrUnusable) {
+		return reason.Because(v1alpha1.ReasonRecordInvalid, err)
+	}
+	return cannotReach(err)
 }
 
 // stillHere makes sure, once in a push, that no other management cluster took the child over, for a layer that

@@ -26,14 +26,17 @@ const (
 	// maxPacked bounds the packed inventory, so that the ConfigMap stays below the
 	// limit of the API server, which is a MiB.
 	maxPacked = 900 << 10
-	// maxUnpacked bounds what an inventory is unpacked to.
-	maxUnpacked = 32 << 20
+	// maxRoom bounds the room of one record that is read, and listRoom that of all records in a child: the text of
+	// their inventories, and entryRoom for each entry. The largest one has 32 MiB of text and MaxEntries.
+	maxRoom   = 40 << 20
+	listRoom  = 64 << 20
+	entryRoom = 160
+	// mostText bounds the text of one entry. The names in it have most of a kilobyte together.
+	mostText = 16 << 10
 	// smallText is an inventory, unpacked, for which a compressor with state is too much:
 	// it takes most of a megabyte, and a child is seeded with two records for each layer. It
 	// would make a fifth of all garbage.
 	smallText = 64 << 10
-	// mostKept is the most room for the text of an inventory that is kept for the next one.
-	mostKept = 64 << 10
 	// MaxEntries bounds the objects of one layer in one child.
 	MaxEntries = 50_000
 )
@@ -169,8 +172,8 @@ func (r *Record) encode() (*corev1.ConfigMap, error) {
 	}, nil
 }
 
-// decode reads a record of a layer from its ConfigMap.
-func decode(layer types.NamespacedName, cm *corev1.ConfigMap) (*Record, error) {
+// decode reads a record of a layer from its ConfigMap, and takes from room what it needs.
+func decode(layer types.NamespacedName, cm *corev1.ConfigMap, room *int64) (*Record, error) {
 	failed := func(err error) error {
 		return fmt.Errorf("%w, of layer %s: %w; repair or delete ConfigMap %s/%s", ErrUnusable, layer, err, cm.Namespace, cm.Name)
 	}
@@ -190,7 +193,7 @@ func decode(layer types.NamespacedName, cm *corev1.ConfigMap) (*Record, error) {
 	r := h.Record
 	r.Layer, r.version, r.text, r.packed = layer, cm.ResourceVersion, cm.Data[headKey], cm.BinaryData[inventoryKey]
 	var err error
-	if r.Inventory, err = unpack(r.packed); err != nil {
+	if r.Inventory, err = unpack(r.packed, room); err != nil {
 		return nil, failed(err)
 	}
 	r.there, r.by = slices.Clone(r.Inventory), r.Parent
@@ -239,50 +242,67 @@ func pack(entries []inventory.Entry) ([]byte, error) {
 
 // unpackers keeps what is needed to unpack an inventory, the tables of which are 40 KB: a
 // process that starts unpacks ten for each child. No state is in it: each starts anew.
-var unpackers = sync.Pool{New: func() any { return new(unpacker) }}
+var unpackers = sync.Pool{New: func() any { return new(gzip.Reader) }}
 
-type unpacker struct {
-	gzip gzip.Reader
-	text bytes.Buffer
-}
-
-// free has the next one use the tables, and the room for text unless that is large.
-func (u *unpacker) free() {
-	if u.text.Reset(); u.text.Cap() > mostKept {
-		u.text = bytes.Buffer{}
-	}
-	unpackers.Put(u)
-}
-
-func unpack(packed []byte) ([]inventory.Entry, error) {
+// unpack decodes an inventory, and takes from room what it needs.
+func unpack(packed []byte, room *int64) ([]inventory.Entry, error) {
 	if len(packed) == 0 {
 		return nil, errors.New("its inventory is missing")
 	}
-	u := unpackers.Get().(*unpacker)
-	defer u.free()
-	if err := u.gzip.Reset(bytes.NewReader(packed)); err != nil {
+	u := unpackers.Get().(*gzip.Reader)
+	defer unpackers.Put(u)
+	if err := u.Reset(bytes.NewReader(packed)); err != nil {
 		return nil, fmt.Errorf("cannot unpack inventory: %w", err)
 	}
-	if _, err := u.text.ReadFrom(io.LimitReader(&u.gzip, maxUnpacked+1)); err != nil {
+	entries, needs, err := parse(u, min(*room, maxRoom))
+	*room -= needs
+	if err != nil {
 		return nil, fmt.Errorf("cannot unpack inventory: %w", err)
 	}
-	if u.text.Len() > maxUnpacked {
-		return nil, fmt.Errorf("cannot unpack inventory: it has more than %d bytes", maxUnpacked)
+	return entries, nil
+}
+
+// parse reads the text of an inventory, entry by entry: a list that is decoded as a whole is in memory before
+// anybody counts its elements, each of which takes ten times its text. needs is the room for what was read,
+// also with an error, which is one as soon as that is more than room.
+func parse(text io.Reader, room int64) (entries []inventory.Entry, needs int64, err error) {
+	next := &io.LimitedReader{R: text, N: mostText}
+	d := json.NewDecoder(next)
+	expect := func(want json.Delim) error {
+		t, err := d.Token()
+		if err == nil && t != want {
+			err = fmt.Errorf("there is no %s where it belongs", want)
+		}
+		return err
 	}
-	var list []entry
-	if err := json.Unmarshal(u.text.Bytes(), &list); err != nil {
-		return nil, fmt.Errorf("cannot parse inventory: %w", err)
+	if err := expect('['); err != nil {
+		return nil, 0, err
 	}
-	if len(list) > MaxEntries {
-		return nil, fmt.Errorf("cannot use inventory: %d entries are more than %d", len(list), MaxEntries)
-	}
-	entries := make([]inventory.Entry, 0, len(list))
-	for _, e := range list {
+	entries = []inventory.Entry{}
+	for next.N = mostText; d.More(); next.N = mostText {
+		var e entry
+		if err := d.Decode(&e); err != nil {
+			return nil, needs, err
+		}
+		needs = d.InputOffset() + int64(len(entries)+1)*entryRoom
+		if needs > room || len(entries) == MaxEntries {
+			return nil, needs, fmt.Errorf("it has more than %d entries, or takes more than %d bytes", MaxEntries, room)
+		}
 		parsed, err := inventory.Parse(e.ID, e.Version)
 		if err != nil {
-			return nil, fmt.Errorf("cannot parse inventory: %w", err)
+			return nil, needs, err
 		}
 		entries = append(entries, parsed)
 	}
-	return entries, nil
+	if err := expect(']'); err != nil {
+		return nil, needs, err
+	}
+	// To its end, where its sum is.
+	switch _, err = d.Token(); {
+	case errors.Is(err, io.EOF):
+		return entries, needs, nil
+	case err == nil:
+		err = errors.New("something stands behind it")
+	}
+	return nil, needs, err
 }

@@ -205,7 +205,7 @@ func TestCost(t *testing.T) {
 	}
 	runtime.ReadMemStats(&before)
 	for range times {
-		if _, err := unpack(packed); err != nil {
+		if _, err := unpacked(packed); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,15 +234,108 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unpack(append(bomb, 0)); err == nil {
+	if _, err := unpacked(append(bomb, 0)); err == nil {
 		t.Error("an inventory with something behind it is read")
 	}
-	if list, err := unpack(bomb); err != nil || len(list) != 2 {
+	if list, err := unpacked(bomb); err != nil || len(list) != 2 {
 		t.Errorf("after one that could not be read, the next one is %v: %v", list, err)
 	}
 	long := types.NamespacedName{Namespace: strings.Repeat("n", 63), Name: strings.Repeat("l", 253)}
 	if name := Name(long); len(name) > 253 || name == Name(types.NamespacedName{Namespace: long.Namespace, Name: long.Name[1:]}) {
 		t.Errorf("name of a record is %s", name)
+	}
+}
+
+// unpacked is what a record that is read by itself has.
+func unpacked(packed []byte) ([]inventory.Entry, error) {
+	room := int64(maxRoom)
+	return unpack(packed, &room)
+}
+
+// allocated is how much memory f takes, given back or not.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// TestBombs: what was packed to some kilobytes is refused before it takes memory, whatever it is.
+func TestBombs(t *testing.T) {
+	const size = 30 << 20
+	fill := func(begin, each, end string) string { return begin + strings.Repeat(each, size/len(each)) + end }
+	long := `,{"id":"_` + strings.Repeat("a", 8<<10) + `__B"}`
+	for name, tt := range map[string]struct {
+		reason, text string
+	}{
+		"Numbers": {"elements of two bytes, each of which would be an entry", fill("[0", ",0", "]")},
+		"Empty":   {"entries that say nothing", fill("[{}", ",{}", "]")},
+		"Many":    {"more than a layer has", fill(`[{"id":"_a__B"}`, `,{"id":"_a__B"}`, "]")},
+		"Name":    {"one entry of all the text", fill(`[{"id":"_`, "aaaaaaaa", `__B"}]`)},
+		"Long":    {"names of many kilobytes", fill(`[{"id":"_a__B"}`, long, "") + fill("", long, "]")},
+		"Space":   {"nothing at all", fill("[", "        ", "]")},
+		"Behind":  {"an inventory, and something behind it", fill("[]", "[]", "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var packed bytes.Buffer
+			w := gzip.NewWriter(&packed)
+			if _, err := io.WriteString(w, tt.text); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			took := allocated(func() {
+				if entries, err := unpacked(packed.Bytes()); err == nil {
+					t.Errorf("%s: %d entries are read", tt.reason, len(entries))
+				}
+			})
+			if took > 96<<20 {
+				t.Errorf("%s: %d KB are unpacked with %d MB", tt.reason, packed.Len()>>10, took>>20)
+			}
+		})
+	}
+}
+
+// listed is a child that has these ConfigMaps.
+type listed struct {
+	client.Reader
+	items []corev1.ConfigMap
+}
+
+func (l listed) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	into.(*corev1.ConfigMapList).Items = l.items
+	return nil
+}
+
+// TestListBounded: a child with many large records takes no more memory than one with few.
+func TestListBounded(t *testing.T) {
+	child := listed{}
+	add := func(layers int) {
+		r := sample(20_000)
+		for range layers {
+			r.Layer.Name = fmt.Sprint("layer-", len(child.items))
+			cm, err := r.encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.packed, r.there = cm.BinaryData[inventoryKey], r.Inventory
+			child.items = append(child.items, *cm)
+		}
+	}
+	add(10)
+	if records, err := List(t.Context(), child); err != nil || len(records) != 10 || len(records[9].Inventory) != 20_001 {
+		t.Fatalf("%d records with 20000 objects: %v", len(records), err)
+	}
+	add(90)
+	took := allocated(func() {
+		if records, err := List(t.Context(), child); !errors.Is(err, ErrUnusable) {
+			t.Errorf("%d records are read: %v", len(records), err)
+		}
+	})
+	if took > 400<<20 {
+		t.Errorf("%d MB were taken to say so", took>>20)
 	}
 }
 
@@ -271,7 +364,7 @@ func TestPacksOnce(t *testing.T) {
 		if cm, err = r.encode(); err != nil {
 			t.Fatal(err)
 		}
-		if entries, err := unpack(cm.BinaryData[inventoryKey]); err != nil || entries[0].Name != "another" {
+		if entries, err := unpacked(cm.BinaryData[inventoryKey]); err != nil || entries[0].Name != "another" {
 			t.Errorf("a record that was %s does not say what changed since: %v, %v", name, entries[0], err)
 		}
 	}

@@ -35,7 +35,8 @@ func Get(ctx context.Context, read func(ctx context.Context, name string) (*core
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of layer %s in the child: %w", layer, err)
 	}
-	return decode(layer, cm)
+	room := int64(maxRoom)
+	return decode(layer, cm, &room)
 }
 
 // Put writes the record, unless that is what stands in the child. If somebody else wrote it since it was read, Put changes
@@ -82,12 +83,13 @@ func (r *Record) Delete(ctx context.Context, child client.Writer) error {
 }
 
 // List reads the records of all layers. One that cannot be used is left out: it is an
-// error of its layer.
+// error of its layer. All of them together are unusable if they take too much room.
 func List(ctx context.Context, child client.Reader) ([]*Record, error) {
 	list := &corev1.ConfigMapList{}
 	if err := child.List(ctx, list, client.InNamespace(v1alpha1.AgentNamespace), client.MatchingLabels{v1alpha1.RecordLabel: "layer"}); err != nil {
 		return nil, fmt.Errorf("cannot list the records of layers in the child: %w", err)
 	}
+	room := int64(listRoom)
 	records := make([]*Record, 0, len(list.Items))
 	for i := range list.Items {
 		var h head
@@ -95,7 +97,12 @@ func List(ctx context.Context, child client.Reader) ([]*Record, error) {
 			continue
 		}
 		namespace, name, _ := strings.Cut(h.Layer, "/")
-		if r, err := decode(types.NamespacedName{Namespace: namespace, Name: name}, &list.Items[i]); err == nil && list.Items[i].Name == Name(r.Layer) {
+		r, err := decode(types.NamespacedName{Namespace: namespace, Name: name}, &list.Items[i], &room)
+		if room < 0 {
+			return nil, fmt.Errorf("%w: all of them take more than %d bytes; delete the ConfigMaps with label %s in namespace %s of the child that are of no use",
+				ErrUnusable, listRoom, v1alpha1.RecordLabel, v1alpha1.AgentNamespace)
+		}
+		if err == nil && list.Items[i].Name == Name(r.Layer) {
 			records = append(records, r)
 		}
 	}
