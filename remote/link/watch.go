@@ -99,7 +99,7 @@ func (l *Link) watchAgent(q Request) {
 	}
 	ctx, end := context.WithCancel(l.life)
 	l.beat.end = end
-	go l.watchOn(ctx, end, l.minted)
+	go l.watchOn(ctx, end)
 }
 
 // unwatch ends the watch. The caller does not hold the lock.
@@ -188,13 +188,28 @@ func (h *heartbeat) tells(now time.Time) bool {
 	return h.open && h.renewed && h.lease == v1alpha1.HeartbeatLease && now.Sub(h.at) <= AgentSilence
 }
 
-// watchOn watches until the context ends or a watch fails.
-func (l *Link) watchOn(ctx context.Context, end context.CancelFunc, as *caller) {
+// token is the caller with the parent's own token, nil while there is none that is good. It is safe for
+// concurrent use.
+func (l *Link) token() *caller {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.pool.now().Before(l.expires) {
+		return nil
+	}
+	return l.minted
+}
+
+// watchOn watches until the context ends or a watch fails. Each watch begins with the token that there is by then: it
+// outlasts one.
+func (l *Link) watchOn(ctx context.Context, end context.CancelFunc) {
 	defer end()
-	var shown bool
+	var shown, lapsed bool
 	var err error
 	for ctx.Err() == nil && err == nil {
-		began := l.pool.now()
+		began, as := l.pool.now(), l.token()
+		if lapsed = as == nil; lapsed {
+			break
+		}
 		var w *stream
 		if w, err = l.open(ctx, as); err == nil {
 			shown = true
@@ -210,6 +225,7 @@ func (l *Link) watchOn(ctx context.Context, end context.CancelFunc, as *caller) 
 	l.beat.end = nil
 	switch {
 	case ended:
+	case lapsed, apierrors.IsUnauthorized(err): // the probe that is called for gets another token, and begins again
 	case apierrors.IsForbidden(err):
 		l.beat.notBefore = l.pool.now().Add(watchRefused)
 	default:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +20,12 @@ func (f *far) watch(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.watches++
 	events := f.events
+	_, known := f.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
 	f.mu.Unlock()
+	if !known {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
 	if events == nil || r.URL.Query().Get("fieldSelector") != "metadata.name="+v1alpha1.HeartbeatLease {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
@@ -199,6 +205,50 @@ func TestWatchEnds(t *testing.T) {
 	close(f.events)
 	if urgent := <-n.woken; urgent || n.Told() {
 		t.Errorf("the end of a watch calls for an urgent reconcile: %t; the parent is still told: %t", urgent, n.Told())
+	}
+}
+
+// TestWatchFollowsToken: the watch outlasts the token that it began with. Nobody waits until it may be tried again.
+func TestWatchFollowsToken(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		after  time.Duration
+		// renewed: a probe got another token before the watch ends.
+		renewed bool
+	}{
+		"Renewed": {"a probe renewed it at two thirds of its life", 41 * time.Minute, true},
+		"Lapsed":  {"the machine was suspended", 2 * time.Hour, false},
+		"Revoked": {"the account was made anew", 2 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, n := told(t)
+			digest := n.agent.text
+			n.clock.add(tt.after)
+			if tt.renewed {
+				n.good(t)
+			}
+			ends := f.events
+			f.change(func(f *far) {
+				delete(f.tokens, "minted-1")
+				f.events = make(chan string)
+			})
+			close(ends)
+			if !tt.renewed {
+				<-n.woken
+				n.good(t)
+			}
+			select {
+			case f.events <- beatOf("ADDED", "3", digest):
+			case <-n.woken:
+				t.Fatalf("%s: the watch has ended", tt.reason)
+			case <-time.After(time.Minute):
+				t.Fatalf("%s: nobody watches", tt.reason)
+			}
+			n.shows(t, "3")
+			if !n.Told() {
+				t.Errorf("%s: the parent is not told", tt.reason)
+			}
+		})
 	}
 }
 
