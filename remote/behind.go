@@ -20,31 +20,75 @@ import (
 const recordedHolds = time.Second
 
 // revisions are those that sources have on record, as the API server had them a moment
-// ago. It is safe for concurrent use.
+// ago. Each source is read by one at a time, and who waits for that has what was read after he
+// asked. It is safe for concurrent use.
 type revisions struct {
-	mu   sync.Mutex // held while a source is read: all others need it as well
-	read map[source.Key]recordedRevision
+	mu    sync.Mutex // guards what follows, and is not held over a call
+	begun int        // counts the readings
+	read  map[source.Key]*recorded
 }
 
-type recordedRevision struct {
+// recorded is what is known of one source. turn is held while it is read.
+type recorded struct {
+	turn chan struct{}
+	last reading
+}
+
+// reading is what a source had on record, or why it could not be read, and which of all readings it was.
+type reading struct {
 	revision string
 	err      error
 	at       time.Time
+	number   int
 }
 
-// of is the revision of the artifact in a source's status, empty without one, as it was read within holds. The cache
-// will not do: it may be behind just where it matters.
-func (r *revisions) of(ctx context.Context, reader client.Reader, key source.Key, now time.Time, holds time.Duration) (string, error) {
+// asked is the number of the last reading that has begun: a later one sees all that is on record by now.
+func (r *revisions) asked() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known, ok := r.read[key]; ok && now.Sub(known.at) < holds {
-		return known.revision, known.err
+	return r.begun
+}
+
+// known is what is known of a source, and whether it will do.
+func (r *revisions) known(key source.Key, will func(reading) bool) (*recorded, reading, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.read == nil {
+		r.read = map[source.Key]*recorded{}
 	}
-	reading, cancel := context.WithTimeout(ctx, callTimeout)
+	o := r.read[key]
+	if o == nil {
+		o = &recorded{turn: make(chan struct{}, 1)}
+		r.read[key] = o
+	}
+	return o, o.last, !o.last.at.IsZero() && will(o.last)
+}
+
+// of is the revision of the artifact in a source's status, empty without one, by the last reading if that will do. The
+// cache will not: it may be behind just where it matters.
+func (r *revisions) of(ctx context.Context, reader client.Reader, key source.Key, now time.Time, will func(reading) bool) (string, error) {
+	o, last, ok := r.known(key, will)
+	if ok {
+		return last.revision, last.err
+	}
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if _, last, ok = r.known(key, will); ok {
+		return last.revision, last.err
+	}
+	r.mu.Lock()
+	r.begun++
+	number := r.begun
+	r.mu.Unlock()
+	limited, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(sourcev1.GroupVersion.WithKind(key.Kind))
-	err := reader.Get(reading, key.NamespacedName, u)
+	err := reader.Get(limited, key.NamespacedName, u)
 	if ctx.Err() != nil {
 		return "", ctx.Err() // this child's run ended, which says nothing to others
 	}
@@ -52,10 +96,9 @@ func (r *revisions) of(ctx context.Context, reader client.Reader, key source.Key
 		err = fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
 	}
 	revision, _, _ := unstructured.NestedString(u.Object, "status", "artifact", "revision")
-	if r.read == nil {
-		r.read = map[source.Key]recordedRevision{}
-	}
-	r.read[key] = recordedRevision{revision, err, now}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o.last = reading{revision, err, now, number}
 	return revision, err
 }
 
@@ -70,7 +113,7 @@ func (s *seeding) behind(ctx context.Context, rec *record.Record) error {
 		return nil
 	}
 	key, now := layerSource(s.layer), s.Now()
-	says, err := s.revisions.of(ctx, s.Cluster, key, now, recordedHolds)
+	says, err := s.revisions.of(ctx, s.Cluster, key, now, func(last reading) bool { return now.Sub(last.at) < recordedHolds })
 	if err == nil && says == s.snapshot.Revision {
 		s.notes.due = time.Time{}
 		return nil
@@ -90,13 +133,13 @@ func (s *seeding) behind(ctx context.Context, rec *record.Record) error {
 
 // unfetched reports whether a replica may not have what the layer's source has on record, which it follows: the
 // leader may have applied by then what takes a layer off the child and gives its objects to this one. That is read
-// anew, as it was recorded before the Layers that are asked about changed.
-func (s *seeding) unfetched(ctx context.Context) bool {
+// by what comes after asked, as it was recorded before the Layers that are asked about changed.
+func (s *seeding) unfetched(ctx context.Context, asked int) bool {
 	if s.tenure == nil || s.layer.Spec.SourceRef == nil {
 		return false
 	}
 	key := layerSource(s.layer)
-	says, err := s.revisions.of(ctx, s.Cluster, key, s.Now(), 0)
+	says, err := s.revisions.of(ctx, s.Cluster, key, s.Now(), func(last reading) bool { return last.number > asked })
 	newest := s.seen(key)
 	return err != nil || newest == nil || says != newest.Revision
 }

@@ -1,14 +1,22 @@
 package remote
 
 import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -116,19 +124,30 @@ func TestDeclaredUnfetched(t *testing.T) {
 				o.Status.Artifact = &fluxmeta.Artifact{Revision: tc.says}
 				objects = append(objects, o)
 			}
-			s.Cluster = &apply.Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+			reads := 0
+			s.Cluster = &apply.Cluster{Client: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if o.GetObjectKind().GroupVersionKind().Kind == "GitRepository" {
+						reads++
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+			})}
 			s.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet", Namespace: "fleet"}
 			s.Snapshots, s.tenure, s.snapshot = source.NewSnapshots(), &tenure.Tenure{}, &source.Snapshot{Revision: older}
 			s.Snapshots.Put(layerSource(s.layer), s.snapshot)
 			if tc.said != "" {
-				s.revisions.read = map[source.Key]recordedRevision{layerSource(s.layer): {revision: tc.said, at: s.Now()}}
+				s.revisions.read = map[source.Key]*recorded{layerSource(s.layer): {turn: make(chan struct{}, 1), last: reading{revision: tc.said, at: s.Now()}}}
 			}
-			if s.layers = []*seeding{s}; tc.change != nil {
+			if s.layers = slices.Repeat([]*seeding{s}, 10); tc.change != nil {
 				tc.change(s)
 			}
 			declared, err := s.declared(t.Context())
 			if err != nil {
 				t.Fatal(err)
+			}
+			if reads > 1 {
+				t.Errorf("%s: one source of ten layers is read %d times", tc.reason, reads)
 			}
 			for layer, stays := range map[string]bool{"fleet/released": tc.stays, s.key().String(): false} {
 				got, err := plan.Claims(declared, layer)(t.Context(), moved, inventory.Entry{})
@@ -138,4 +157,64 @@ func TestDeclaredUnfetched(t *testing.T) {
 			}
 		})
 	}
+}
+
+// slowHub takes 20 ms for each call, and does not answer for a source that hangs.
+type slowHub struct {
+	client.Reader
+	reads atomic.Int32
+}
+
+func (h *slowHub) Get(ctx context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	h.reads.Add(1)
+	if key.Name == "hangs" {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	time.Sleep(20 * time.Millisecond)
+	return unstructured.SetNestedField(o.(*unstructured.Unstructured).Object, "main@sha1:5", "status", "artifact", "revision")
+}
+
+// TestReadTogether: children that ask for what a source has on record share a reading that began after they asked, and
+// nobody waits for another source.
+func TestReadTogether(t *testing.T) {
+	named := func(name string) source.Key {
+		return source.Key{Kind: "GitRepository", NamespacedName: types.NamespacedName{Namespace: "fleet", Name: name}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var r revisions
+		h := &slowHub{}
+		asks := func(key source.Key) (string, error) {
+			asked := r.asked()
+			return r.of(t.Context(), h, key, time.Now(), func(last reading) bool { return last.number > asked })
+		}
+		var hanging, all sync.WaitGroup
+		hanging.Go(func() {
+			if _, err := asks(named("hangs")); err == nil {
+				t.Error("a source that could not be read has something on record")
+			}
+		})
+		synctest.Wait()
+		begun := time.Now()
+		for range 64 {
+			all.Go(func() {
+				if revision, err := asks(named("fleet")); revision != "main@sha1:5" || err != nil {
+					t.Errorf("on record is %q, %v", revision, err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(begun); h.reads.Load() > 3 || took > 40*time.Millisecond {
+			t.Errorf("64 children took %s and %d readings of one source", took, h.reads.Load()-1)
+		}
+		if _, err := asks(named("fleet")); err != nil || h.reads.Load() < 3 {
+			t.Errorf("what was read before somebody asked is his answer: %d readings, %v", h.reads.Load()-1, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := r.of(ctx, h, named("hangs"), time.Now(), func(reading) bool { return false }); ctx.Err() == nil || err == nil {
+			t.Errorf("a child waits longer than its push may take: %v", err)
+		}
+		hanging.Wait()
+	})
 }

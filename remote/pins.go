@@ -379,9 +379,10 @@ func (s *seeding) noteApplied(ctx context.Context, entry *v1alpha1.ChildLayer) e
 
 // declaredAhead is what a layer that is rendered at an older revision will declare in the
 // child at the newest one; false if that is no other one. What moves to it from another
-// layer, which has the newest already, or is taken off the child by it, is not to be deleted in between.
-func (s *seeding) declaredAhead(ctx context.Context) (plan.Declared, bool) {
-	if s.unfetched(ctx) {
+// layer, which has the newest already, or is taken off the child by it, is not to be deleted in between. asked is
+// from after the Layers were read.
+func (s *seeding) declaredAhead(ctx context.Context, asked int) (plan.Declared, bool) {
+	if s.unfetched(ctx, asked) {
 		return plan.Declared{Layer: s.key().String(), Ahead: true}, true
 	}
 	if s.pin == nil || s.layer.Spec.SourceRef == nil || s.snapshot == nil {

@@ -368,6 +368,7 @@ func (p *push) declared(ctx context.Context) ([]plan.Declared, error) {
 	if err := p.Cluster.List(ctx, live, client.InNamespace(p.child.Namespace)); err != nil {
 		return nil, reason.Because(v1alpha1.ReasonProgressing, fmt.Errorf("cannot list Layers to tell which of them declare what is to be deleted: %w", err))
 	}
+	asked := p.revisions.asked() // once for all layers, many of which have one source
 	if err := p.relabelled(ctx); err != nil {
 		return nil, err
 	}
@@ -397,7 +398,7 @@ func (p *push) declared(ctx context.Context) ([]plan.Declared, error) {
 			d.Applied = entry != nil && entry.Digest == s.rendered.digest && entry.LastAttemptedDigest == s.rendered.digest
 		}
 		all = append(all, d)
-		if next, ok := s.declaredAhead(ctx); ok && d.Known {
+		if next, ok := s.declaredAhead(ctx, asked); ok && d.Known {
 			all = append(all, next)
 		}
 	}
