@@ -38,12 +38,12 @@ func (s *seeding) actAs(ctx context.Context) error {
 }
 
 // referencesFor reads what a layer refers to in this tier, as its account.
-func (p *push) referencesFor(ctx context.Context, as account.Account) (client.Reader, error) {
-	reader, err := p.Accounts.Reader(ctx, as)
+func (s *seeding) referencesFor(ctx context.Context) (client.Reader, error) {
+	reader, err := s.Accounts.Reader(ctx, *s.as)
 	if err != nil {
 		return nil, err
 	}
-	return &referenceReader{Reader: reader, as: as, cache: &p.references}, nil
+	return &referenceReader{Reader: reader, as: *s.as, cache: &s.references, noted: s.noteRead}, nil
 }
 
 // acting makes a connection of the parent one that acts as an account.

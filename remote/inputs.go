@@ -72,7 +72,7 @@ func (p *push) gather(ctx context.Context, s *seeding) error {
 	if s.image, err = s.imageOf(); err != nil {
 		return err
 	}
-	from, err := p.referencesFor(ctx, *s.as)
+	from, err := s.referencesFor(ctx)
 	if err != nil {
 		return reason.Because(v1alpha1.ReasonProgressing, err)
 	}

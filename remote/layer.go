@@ -43,6 +43,8 @@ type Layers struct {
 	Now    func() time.Time
 	// inUse is what layers refer to, as Children found.
 	inUse *inUse
+	// references are those that Children read a moment ago.
+	references *referenceCache
 	// accounts say which sources a layer may use, as for Children.
 	accounts *account.Accounts
 	// rollouts is nil in a tier without any.
@@ -58,9 +60,11 @@ type Layers struct {
 // layerSeen is what is known of a layer since the process began.
 type layerSeen struct {
 	// counted is when the children were counted last, and versions those of the
-	// Secrets and ConfigMaps that the layer refers to for any of them.
+	// Secrets and ConfigMaps that the layer refers to for any of them. woken are children that were
+	// rendered from another version, and by which run.
 	counted  time.Time
 	versions map[reference]string
+	woken    map[types.NamespacedName]*use
 }
 
 const (
@@ -196,8 +200,8 @@ func (r *Layers) early(layer types.NamespacedName) time.Duration {
 	return 0
 }
 
-// look finds out whether a Secret or ConfigMap that a layer refers to has changed,
-// and wakes the children that it is for. It polls: a watch would hold all Secrets in
+// look finds out whether a Secret or ConfigMap that a layer refers to has changed, or is another one than a child
+// was rendered from, and wakes the children that it is for. It polls: a watch would hold all Secrets in
 // memory, or their metadata at least.
 func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(layer)
@@ -208,27 +212,46 @@ func (r *Layers) look(ctx context.Context, layer *v1alpha1.Layer) (ctrl.Result, 
 		}
 		return ctrl.Result{}, nil
 	}
-	now, err := versionsOf(ctx, r.Reader, layer.Namespace, slices.SortedFunc(maps.Keys(users), reference.compare))
+	refs := map[reference]bool{}
+	for _, uses := range users {
+		for _, u := range uses {
+			refs[u.reference] = true
+		}
+	}
+	now, err := versionsOf(ctx, r.Reader, layer.Namespace, slices.SortedFunc(maps.Keys(refs), reference.compare))
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	var wake []types.NamespacedName
+	woken := map[types.NamespacedName]*use{}
 	r.mu.Lock()
 	seen := r.seen[key]
-	before := seen.versions
-	seen.versions = now
+	for child, uses := range users {
+		changed, other := false, false
+		for _, u := range uses {
+			was, known := seen.versions[u.reference]
+			anew, differs := known && was != now[u.reference], u.read && u.version != now[u.reference]
+			changed, other = changed || anew, other || differs
+			refs[u.reference] = refs[u.reference] && !anew && !differs
+		}
+		if other {
+			woken[child] = &uses[0]
+		}
+		// One that had no run since is not woken again for the same: it may be out of reach.
+		if changed || other && seen.woken[child] != &uses[0] {
+			wake = append(wake, child)
+		}
+	}
+	seen.versions, seen.woken = now, woken
 	r.seen[key] = seen
 	r.mu.Unlock()
-	woken := map[types.NamespacedName]bool{}
-	for ref, version := range now {
-		if was, known := before[ref]; !known || was == version {
-			continue
+	for ref, same := range refs {
+		if !same {
+			r.references.drop(layer.Namespace, ref) // those that are woken are not to read it again
 		}
-		for _, child := range users[ref] {
-			if !woken[child] {
-				woken[child] = true
-				r.Wake(child)
-			}
-		}
+	}
+	for _, child := range wake {
+		r.Wake(child)
 	}
 	return ctrl.Result{RequeueAfter: referencePause}, nil
 }

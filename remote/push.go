@@ -157,9 +157,8 @@ func judged(err error) error {
 // noteReferences records what the layers refer to for this child, so that it is woken when
 // that changes. A layer whose inputs were not gathered is looked at again anyway.
 func (p *push) noteReferences() {
-	refers := map[types.NamespacedName][]reference{}
+	refers := map[types.NamespacedName][]use{}
 	for _, s := range p.layers {
-		slices.SortFunc(s.refers, reference.compare)
 		refers[s.key()] = s.refers
 	}
 	p.inUse.set(p.run.key(), refers)

@@ -30,6 +30,17 @@ func (r reference) compare(o reference) int {
 	return cmp.Or(cmp.Compare(r.kind, o.kind), cmp.Compare(r.name, o.name))
 }
 
+// use is a reference of a layer for one child, and which version of the object was read for that, empty if there was
+// none. read: that is known.
+type use struct {
+	reference
+	version string
+	read    bool
+}
+
+// versionOf is the version of an object, also of one that is deleted and made again.
+func versionOf(o client.Object) string { return string(o.GetUID()) + " " + o.GetResourceVersion() }
+
 // refersTo renders the name of an object that a layer refers to, for one child. Only what
 // this tier says of the Cluster may choose it: not what the child says of itself, and no
 // value of a Secret, which the name would tell.
@@ -38,8 +49,17 @@ func (s *seeding) refersTo(kind, name string) (types.NamespacedName, error) {
 	if err != nil {
 		return referred, err
 	}
-	s.refers = append(s.refers, reference{kind, referred.Name})
+	s.refers = append(s.refers, use{reference: reference{kind, referred.Name}})
 	return referred, nil
+}
+
+// noteRead notes which version the layer is rendered from.
+func (s *seeding) noteRead(ref reference, version string) {
+	for i := range s.refers {
+		if u := &s.refers[i]; u.reference == ref {
+			u.version, u.read = version, true
+		}
+	}
 }
 
 // referred is the object that a layer refers to for a cluster.
@@ -82,12 +102,13 @@ func namingVariables(cluster capibridge.Cluster, layer *v1alpha1.Layer) map[stri
 // since the process began. Children writes it, and Layers looks for changes of them.
 type inUse struct {
 	mu sync.Mutex
-	// by has the references of each layer, by its namespace and name, and by child.
-	by map[types.NamespacedName]map[types.NamespacedName][]reference
+	// by has the references of each layer, by its namespace and name, and by child. A list is not changed, and each
+	// run has one of its own.
+	by map[types.NamespacedName]map[types.NamespacedName][]use
 }
 
 // set records what the layers of a child refer to now, in place of what they did.
-func (u *inUse) set(child types.NamespacedName, refers map[types.NamespacedName][]reference) {
+func (u *inUse) set(child types.NamespacedName, refers map[types.NamespacedName][]use) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for layer, children := range u.by {
@@ -104,30 +125,20 @@ func (u *inUse) set(child types.NamespacedName, refers map[types.NamespacedName]
 			continue
 		}
 		if u.by == nil {
-			u.by = map[types.NamespacedName]map[types.NamespacedName][]reference{}
+			u.by = map[types.NamespacedName]map[types.NamespacedName][]use{}
 		}
 		if u.by[layer] == nil {
-			u.by[layer] = map[types.NamespacedName][]reference{}
+			u.by[layer] = map[types.NamespacedName][]use{}
 		}
-		if !slices.Equal(u.by[layer][child], list) {
-			u.by[layer][child] = list
-		}
+		u.by[layer][child] = list
 	}
 }
 
-// of returns which children a layer refers to each object for.
-func (u *inUse) of(layer types.NamespacedName) map[reference][]types.NamespacedName {
+// of returns what a layer refers to for each child.
+func (u *inUse) of(layer types.NamespacedName) map[types.NamespacedName][]use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	children := map[reference][]types.NamespacedName{}
-	for child, list := range u.by[layer] {
-		for _, ref := range list {
-			if !slices.Contains(children[ref], child) {
-				children[ref] = append(children[ref], child)
-			}
-		}
-	}
-	return children
+	return maps.Clone(u.by[layer])
 }
 
 // mostGets objects of a kind are read one by one. If there are more, the metadata of all
@@ -152,7 +163,7 @@ func versionsOf(ctx context.Context, reader client.Reader, namespace string, ref
 			}
 			there := make(map[string]string, len(list.Items))
 			for i := range list.Items {
-				there[list.Items[i].Name] = string(list.Items[i].UID) + " " + list.Items[i].ResourceVersion
+				there[list.Items[i].Name] = versionOf(&list.Items[i])
 			}
 			for _, name := range names {
 				versions[reference{kind, name}] = there[name]
@@ -169,7 +180,7 @@ func versionsOf(ctx context.Context, reader client.Reader, namespace string, ref
 			case err != nil:
 				return nil, fmt.Errorf("cannot read %s %s/%s: %w", kind, namespace, name, err)
 			default:
-				versions[reference{kind, name}] = string(o.UID) + " " + o.ResourceVersion
+				versions[reference{kind, name}] = versionOf(o)
 			}
 		}
 	}

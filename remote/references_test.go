@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,7 +53,7 @@ func TestRefersTo(t *testing.T) {
 				}
 				return
 			}
-			if want := (types.NamespacedName{Namespace: "fleet", Name: c.want}); got != want || err != nil || !slices.Equal(s.refers, []reference{{"Secret", c.want}}) {
+			if want := (types.NamespacedName{Namespace: "fleet", Name: c.want}); got != want || err != nil || !slices.Equal(s.refers, []use{{reference: reference{"Secret", c.want}}}) {
 				t.Errorf("it is %s, %v, refers to %v", got, err, s.refers)
 			}
 		})
@@ -60,7 +61,7 @@ func TestRefersTo(t *testing.T) {
 }
 
 // TestLookAtReferences: a child is woken when a Secret changes that a layer refers to for
-// it, and for no other one; a thousand Secrets are one request.
+// it, or is another one than it was rendered from, and for no other one; a thousand Secrets are one request.
 func TestLookAtReferences(t *testing.T) {
 	for _, children := range []int{3, 1000} {
 		var objects []client.Object
@@ -68,9 +69,7 @@ func TestLookAtReferences(t *testing.T) {
 		key := client.ObjectKeyFromObject(layer)
 		used := &inUse{}
 		for n := range children {
-			name := fmt.Sprintf("c%d", n)
-			objects = append(objects, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "git-" + name}})
-			used.set(types.NamespacedName{Namespace: "fleet", Name: name}, map[types.NamespacedName][]reference{key: {{"ConfigMap", "none"}, {"Secret", "git-" + name}}})
+			objects = append(objects, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: fmt.Sprintf("git-c%d", n)}})
 		}
 		requests := 0
 		reader := fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
@@ -83,19 +82,45 @@ func TestLookAtReferences(t *testing.T) {
 				return c.List(ctx, l, opts...)
 			},
 		}).Build()
+		secretOf := func(child string) (secret *corev1.Secret, version string) {
+			t.Helper()
+			secret = &corev1.Secret{}
+			if err := reader.Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "git-" + child}, secret); apierrors.IsNotFound(err) {
+				return secret, ""
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			return secret, versionOf(secret)
+		}
+		// runs has a child rendered from a version of its Secret.
+		runs := func(child, version string) {
+			used.set(types.NamespacedName{Namespace: "fleet", Name: child}, map[types.NamespacedName][]use{key: {
+				{reference: reference{"ConfigMap", "none"}, read: true}, {reference: reference{"Secret", "git-" + child}, version: version, read: true},
+				{reference: reference{"Secret", "git-c2"}}, // which its account may not read
+			}})
+		}
+		for n := range children {
+			_, version := secretOf(fmt.Sprintf("c%d", n))
+			runs(fmt.Sprintf("c%d", n), version)
+		}
 		var woken []string
-		r := &Layers{Reader: reader, inUse: used, seen: map[types.NamespacedName]layerSeen{}, Wake: func(child types.NamespacedName) { woken = append(woken, child.Name) }}
-		look := func(want ...string) {
+		cache := &referenceCache{read: map[referenceKey]cachedReference{}}
+		r := &Layers{
+			Reader: reader, inUse: used, references: cache, seen: map[types.NamespacedName]layerSeen{},
+			Wake: func(child types.NamespacedName) { woken = append(woken, child.Name) },
+		}
+		look := func(reason string, want ...string) {
 			t.Helper()
 			woken = nil
 			if result, err := r.look(t.Context(), layer); err != nil || result.RequeueAfter != referencePause {
 				t.Fatal(result, err)
 			}
 			if !slices.Equal(woken, want) {
-				t.Errorf("%d children: woken are %v, want %v", children, woken, want)
+				t.Errorf("%d children: %s: woken are %v, want %v", children, reason, woken, want)
 			}
 		}
-		look()
+		requests = 0
+		look("all have what there is")
 		want := 2 // a list of Secrets, and the ConfigMap
 		if children <= mostGets {
 			want = children + 1
@@ -103,27 +128,35 @@ func TestLookAtReferences(t *testing.T) {
 		if requests != want {
 			t.Errorf("%d children took %d requests, want %d", children, requests, want)
 		}
-		secret := &corev1.Secret{}
-		if err := reader.Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "git-c1"}, secret); err != nil {
-			t.Fatal(err)
-		}
+		secret, earlier := secretOf("c1")
 		secret.Data = map[string][]byte{"key": []byte("new")}
 		if err := reader.Update(t.Context(), secret); err != nil {
 			t.Fatal(err)
 		}
-		look("c1")
-		look()
+		cached := referenceKey{name: client.ObjectKeyFromObject(secret), secret: true}
+		cache.read[cached] = cachedReference{object: secret, version: earlier}
+		look("a Secret changed", "c1")
+		if _, there := cache.read[cached]; there {
+			t.Error("who is woken reads what there was before")
+		}
+		look("it had no run since")
+		runs("c1", earlier)
+		look("it read what another child had read before", "c1")
+		runs("c1", versionOf(secret))
+		look("it has what there is")
 		if err := reader.Delete(t.Context(), secret); err != nil {
 			t.Fatal(err)
 		}
-		look("c1")
-		// One that the layer does not select any more.
+		look("a Secret is gone", "c1")
 		used.set(types.NamespacedName{Namespace: "fleet", Name: "c1"}, nil)
 		secret.ResourceVersion = ""
 		if err := reader.Create(t.Context(), secret); err != nil {
 			t.Fatal(err)
 		}
-		look()
+		look("the layer does not select it any more")
+		runs("c1", earlier)
+		clear(r.seen)
+		look("the first look after a start finds another one than the run before it", "c1")
 	}
 }
 

@@ -34,7 +34,7 @@ type seeding struct {
 	vars map[string]string
 	// refers are the Secrets and ConfigMaps that were asked for, as they are named for this
 	// child.
-	refers []reference
+	refers []use
 	notes  *layerNotes
 	// sensitive values among vars.
 	sensitive []string

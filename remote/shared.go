@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,23 +64,39 @@ type referenceReader struct {
 	client.Reader
 	as    account.Account
 	cache *referenceCache
+	// noted is told which version of an object was read, empty for one that is not there.
+	noted func(ref reference, version string)
 }
 
 type cachedReference struct {
-	at     time.Time
-	object client.Object
+	at      time.Time
+	object  client.Object
+	version string
+}
+
+// drop forgets what was read of an object of a namespace, as whichever account.
+func (h *referenceCache) drop(namespace string, ref reference) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.DeleteFunc(h.read, func(k referenceKey, _ cachedReference) bool {
+		return k.name.Namespace == namespace && k.name.Name == ref.name && k.secret == (ref.kind == "Secret")
+	})
 }
 
 // Get reads an object, or returns the one that was read a moment ago. An absence is
 // not cached.
 func (r *referenceReader) Get(ctx context.Context, name types.NamespacedName, into client.Object, opts ...client.GetOption) error {
-	h := r.cache
+	h, ref := r.cache, reference{"ConfigMap", name.Name}
 	_, secret := into.(*corev1.Secret)
+	if secret {
+		ref.kind = "Secret"
+	}
 	key, now := referenceKey{r.as, name, secret}, h.now()
 	h.mu.Lock()
 	found, ok := h.read[key]
 	h.mu.Unlock()
 	if ok && now.Sub(found.at) < referenceHolds {
+		r.noted(ref, found.version)
 		switch into := into.(type) {
 		case *corev1.Secret:
 			*into = *found.object.(*corev1.Secret)
@@ -89,8 +107,13 @@ func (r *referenceReader) Get(ctx context.Context, name types.NamespacedName, in
 		}
 	}
 	if err := r.Reader.Get(ctx, name, into, opts...); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.noted(ref, "")
+		}
 		return err
 	}
+	version := versionOf(into)
+	r.noted(ref, version)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.read == nil {
@@ -104,10 +127,10 @@ func (r *referenceReader) Get(ctx context.Context, name types.NamespacedName, in
 	switch into := into.(type) {
 	case *corev1.Secret:
 		kept := *into
-		h.read[key] = cachedReference{now, &kept}
+		h.read[key] = cachedReference{now, &kept, version}
 	case *corev1.ConfigMap:
 		kept := *into
-		h.read[key] = cachedReference{now, &kept}
+		h.read[key] = cachedReference{now, &kept, version}
 	}
 	return nil
 }

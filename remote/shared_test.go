@@ -127,6 +127,8 @@ func (c *counted) Get(_ context.Context, name types.NamespacedName, into client.
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
 	}
 	into.SetName(name.Name)
+	into.SetUID("u")
+	into.SetResourceVersion("1")
 	return nil
 }
 
@@ -134,8 +136,10 @@ func TestReferenceCache(t *testing.T) {
 	now := start.Time
 	from := &counted{}
 	h := &referenceCache{now: func() time.Time { return now }}
+	var noted []string
+	note := func(ref reference, version string) { noted = append(noted, ref.kind+"/"+ref.name+"="+version) }
 	get := func(name string, into client.Object) error {
-		return (&referenceReader{Reader: from, cache: h}).Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: name}, into)
+		return (&referenceReader{Reader: from, cache: h, noted: note}).Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: name}, into)
 	}
 	for range 3 {
 		secret := &corev1.Secret{}
@@ -143,8 +147,8 @@ func TestReferenceCache(t *testing.T) {
 			t.Fatalf("Get() = %v, %q", err, secret.Name)
 		}
 	}
-	if from.reads != 1 {
-		t.Errorf("%d reads of one Secret for three children", from.reads)
+	if from.reads != 1 || !slices.Equal(noted, []string{"Secret/a=u 1", "Secret/a=u 1", "Secret/a=u 1"}) {
+		t.Errorf("%d reads of one Secret for three children, which have %q", from.reads, noted)
 	}
 	if err := get("a", &corev1.ConfigMap{}); err != nil || from.reads != 2 {
 		t.Errorf("a ConfigMap of the same name is another object: %v, %d reads", err, from.reads)
@@ -153,14 +157,23 @@ func TestReferenceCache(t *testing.T) {
 	if err := get("a", &corev1.Secret{}); err != nil || from.reads != 3 {
 		t.Errorf("a Secret that was read a while ago is read again: %v, %d reads", err, from.reads)
 	}
+	h.drop("fleet", reference{"ConfigMap", "a"})
+	h.drop("other", reference{"Secret", "a"})
+	if err := get("a", &corev1.Secret{}); err != nil || from.reads != 3 {
+		t.Errorf("another object has changed: %v, %d reads", err, from.reads)
+	}
+	h.drop("fleet", reference{"Secret", "a"})
+	if err := get("a", &corev1.Secret{}); err != nil || from.reads != 4 {
+		t.Errorf("a Secret that has changed is read again: %v, %d reads", err, from.reads)
+	}
 	from.none = true
 	for range 2 {
 		if err := get("b", &corev1.Secret{}); !apierrors.IsNotFound(err) {
 			t.Errorf("Get() of nothing = %v", err)
 		}
 	}
-	if from.reads != 5 {
-		t.Errorf("what is not there may appear any moment: %d reads", from.reads)
+	if from.reads != 6 || noted[len(noted)-1] != "Secret/b=" {
+		t.Errorf("what is not there may appear any moment: %d reads, the last of %s", from.reads, noted[len(noted)-1])
 	}
 	if len(h.read) > 2 {
 		t.Errorf("%d objects are kept", len(h.read))
@@ -173,7 +186,7 @@ func TestReferencesOfAccounts(t *testing.T) {
 	h := &referenceCache{now: func() time.Time { return start.Time }}
 	may, mayNot := &counted{}, &counted{none: true}
 	read := func(from client.Reader, as string) error {
-		return (&referenceReader{Reader: from, as: account.Account{Namespace: "fleet", Name: as}, cache: h}).
+		return (&referenceReader{Reader: from, as: account.Account{Namespace: "fleet", Name: as}, cache: h, noted: func(reference, string) {}}).
 			Get(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "a"}, &corev1.Secret{})
 	}
 	for range 2 {

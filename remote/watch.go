@@ -49,7 +49,8 @@ const (
 func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Children, layers *Layers, rollouts *Rollouts, concurrent int) error {
 	children.references.now = children.Now
 	children.rollouts = &rolloutKind{now: children.Now}
-	layers.inUse, layers.accounts, layers.rollouts, layers.clusters = &children.inUse, children.Accounts, children.rollouts, children.Clusters
+	layers.inUse, layers.references = &children.inUse, &children.references
+	layers.accounts, layers.rollouts, layers.clusters = children.Accounts, children.rollouts, children.Clusters
 	rollouts.accounts, rollouts.rollouts, rollouts.contents = children.Accounts, children.rollouts, &children.contents
 	rollouts.templates, rollouts.workers = &children.templates, children.Workers
 	everywhere := controller.Options{}
