@@ -40,16 +40,24 @@ type namespaces struct{ *Children }
 
 // setUp registers the reconciler of Namespaces.
 func (n namespaces) setUp(mgr ctrl.Manager) error {
-	labelled := func(o client.Object) bool { return o.GetLabels()[v1alpha1.ProtectedLabel] == "true" }
 	return ctrl.NewControllerManagedBy(mgr).Named("namespace").
-		For(&corev1.Namespace{}, builder.OnlyMetadata, builder.WithPredicates(predicate.Funcs{
-			// The last Cluster may have gone while nobody looked.
-			CreateFunc: func(e event.CreateEvent) bool { return labelled(e.Object) },
-			UpdateFunc: func(e event.UpdateEvent) bool { return labelled(e.ObjectOld) && !labelled(e.ObjectNew) },
-			DeleteFunc: func(event.DeleteEvent) bool { return false },
-		})).
+		For(&corev1.Namespace{}, builder.OnlyMetadata, builder.WithPredicates(n.events())).
 		WatchesRawSource(ctrlsource.Func(n.onCluster)).
 		Complete(n)
+}
+
+// events of Namespaces that are looked at. Those of Clusters, which come by another watch, are the others.
+func (n namespaces) events() predicate.Funcs {
+	labelled := func(o client.Object) bool { return o.GetLabels()[v1alpha1.ProtectedLabel] == "true" }
+	return predicate.Funcs{
+		// The last Cluster may have gone while nobody looked, or the first one was seen before its Namespace.
+		CreateFunc: func(e event.CreateEvent) bool { return labelled(e.Object) || n.Clusters.Any(e.Object.GetName()) },
+		// Another one of the name may come as an update.
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return (labelled(e.ObjectOld) || e.ObjectOld.GetUID() != e.ObjectNew.GetUID()) && !labelled(e.ObjectNew)
+		},
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+	}
 }
 
 // onCluster asks for the Namespace of a Cluster that came or went.
