@@ -132,15 +132,15 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// lease is one of another replica, until that is gone.
-type lease struct {
+// shared is the Lease of another replica, until that is gone.
+type shared struct {
 	mu     sync.Mutex
 	record resourcelock.LeaderElectionRecord
 	// gets and renewals are of this process.
 	gets, renewals int
 }
 
-func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (l *shared) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gets++
@@ -149,11 +149,11 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 	return &record, raw, err
 }
 
-func (l *lease) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+func (l *shared) Create(context.Context, resourcelock.LeaderElectionRecord) error {
 	return errors.New("there is one")
 }
 
-func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+func (l *shared) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.record = r
@@ -161,13 +161,13 @@ func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) e
 	return nil
 }
 
-func (l *lease) RecordEvent(string) {}
-func (l *lease) Identity() string   { return "me" }
-func (l *lease) Describe() string   { return "a shard" }
-func (l *lease) Held() error        { return nil }
+func (l *shared) RecordEvent(string) {}
+func (l *shared) Identity() string   { return "me" }
+func (l *shared) Describe() string   { return "a shard" }
+func (l *shared) Held() error        { return nil }
 
 // renew is what the other replica does.
-func (l *lease) renew() {
+func (l *shared) renew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.record = resourcelock.LeaderElectionRecord{HolderIdentity: "other", LeaseDurationSeconds: 15, RenewTime: metav1.Now()}
@@ -178,9 +178,9 @@ func (l *lease) renew() {
 func TestTakenOnTime(t *testing.T) {
 	const shards, minute, renewal = 64, time.Minute, 2 * time.Second
 	synctest.Test(t, func(t *testing.T) {
-		leases := make([]*lease, shards)
+		leases := make([]*shared, shards)
 		for i := range leases {
-			leases[i] = &lease{}
+			leases[i] = &shared{}
 			leases[i].renew()
 		}
 		var mu sync.Mutex
