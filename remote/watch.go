@@ -60,6 +60,9 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		tenures.OnChange(func(ctx context.Context, has func(types.NamespacedName) bool) error {
 			return children.begin(ctx, func(key types.NamespacedName) { children.Connections.Wake(key, false) }, has)
 		}, children.end)
+		if err := mgr.Add(unserved{children, tenures.Unserved}); err != nil {
+			return err
+		}
 	}
 	layers.Wake = func(child types.NamespacedName) { children.Connections.Wake(child, true) }
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Child{}, identityIndex, func(o client.Object) []string {

@@ -123,6 +123,18 @@ func (p *picture) plan(leases []coordinationv1.Lease, leader string, n int) (pla
 	return shard.Plan(holders, replicas), true, led
 }
 
+// served says which of n shards have a replica: their Leases are renewed.
+func (p *picture) served(leases []coordinationv1.Lease, n int) []bool {
+	served := make([]bool, n)
+	for i := range leases {
+		lease := &leases[i]
+		if at, ok := ShardOf(lease.Name); ok && at >= 0 && at < n {
+			served[at] = lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" && p.lives(lease)
+		}
+	}
+	return served
+}
+
 // attend says again and again that this process lives, looks who else does, and wants the
 // shards that are its own by that.
 func (t *Tenures) attend(ctx context.Context) {
@@ -170,6 +182,9 @@ func (t *Tenures) look(ctx context.Context) error {
 		return nil // it stays as it is until there is a leader
 	}
 	t.want(plan)
+	if agreed {
+		t.note(t.picked.served(list.Items, t.Shards))
+	}
 	return t.tidy(ctx, list.Items)
 }
 

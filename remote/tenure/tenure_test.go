@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -263,6 +265,84 @@ func TestTakenOnTime(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNoEpoch: who cannot begin with a shard does not keep its Lease, so that all others see that nobody drives the
+// children, and has it as soon as he can.
+func TestNoEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &shared{}
+		var broken atomic.Bool
+		var asked atomic.Int32
+		broken.Store(true)
+		all := New(Options{
+			Shards: 1, Replica: "me", Now: time.Now, Registry: prometheus.NewRegistry(), Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second,
+			Lock: func(string) Lock { return l },
+			Epoch: func(context.Context) (epoch.Mark, error) {
+				if asked.Add(1); broken.Load() {
+					return epoch.Mark{}, errors.New("cannot parse the epoch of this tier")
+				}
+				return epoch.Mark{Epoch: 7, Holder: "me"}, nil
+			},
+		})
+		all.OnChange(func(context.Context, func(types.NamespacedName) bool) error { return nil }, func(func(types.NamespacedName) bool) {})
+		all.want([]string{"me"})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var elections sync.WaitGroup
+		elections.Go(func() { all.compete(ctx, 0) })
+		holder := func() string {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.record.HolderIdentity
+		}
+		time.Sleep(30 * time.Second)
+		for range 60 {
+			if time.Sleep(time.Second); holder() != "" {
+				t.Fatalf("%s holds a Lease without driving the children", holder())
+			}
+		}
+		before := asked.Load()
+		time.Sleep(time.Minute)
+		if tries := asked.Load() - before; tries > 31 || tries < 10 {
+			t.Errorf("it was tried %d times in a minute whether it could begin", tries)
+		}
+		broken.Store(false)
+		time.Sleep(10 * time.Second)
+		if holder() != "me" || !all.Has(child) {
+			t.Errorf("the Lease is held by %q once it could begin, it drives the child: %t", holder(), all.Has(child))
+		}
+		cancel()
+		elections.Wait()
+	})
+}
+
+// TestUnserved: it is known since when no replica has a shard.
+func TestUnserved(t *testing.T) {
+	now := start
+	all := New(Options{Shards: 1, Replica: "me", Now: func() time.Time { return now }, Registry: prometheus.NewRegistry(), Lease: 15 * time.Second, Retry: 2 * time.Second})
+	for _, step := range []struct {
+		reason string
+		after  time.Duration
+		held   *coordinationv1.Lease
+		since  time.Time
+	}{
+		{"there is no Lease yet", 0, nil, start},
+		{"still", time.Minute, nil, start},
+		{"a replica has it", time.Minute, new(lease(LeaseName(0), "a", 1)), time.Time{}},
+		{"it is not renewed any more", time.Minute, new(lease(LeaseName(0), "a", 1)), start.Add(3 * time.Minute)},
+		{"nobody has it", time.Minute, new(lease(LeaseName(0), "", 1)), start.Add(3 * time.Minute)},
+	} {
+		now = now.Add(step.after)
+		var leases []coordinationv1.Lease
+		if step.held != nil {
+			leases = append(leases, *step.held)
+		}
+		all.note(all.picked.served(leases, 1))
+		if since := all.Unserved(child); !since.Equal(step.since) {
+			t.Errorf("%s: nobody has the shard since %s, want %s", step.reason, since, step.since)
+		}
+	}
 }
 
 // TestRaise: an epoch never falls.

@@ -65,6 +65,11 @@ type place struct {
 	tenure *Tenure
 	wanted bool
 	stop   context.CancelFunc
+	// unable: this process won the shard, and could not begin with it. It tried so last at tried.
+	unable bool
+	tried  time.Time
+	// unserved is since when no replica holds the Lease; zero if one does, or it is not known.
+	unserved time.Time
 }
 
 // New returns tenures of nothing yet.
@@ -191,17 +196,21 @@ func (t *Tenures) elect(ctx context.Context, i int) error {
 }
 
 // begin begins a tenure: with an epoch above all others, and with all children of the
-// shard. Without an epoch, or where the Lease was late meanwhile, the shard is given back.
+// shard. Without an epoch for long, or where the Lease was late meanwhile, the shard is given
+// back: who holds the Lease drives the children, as all others see it.
 func (t *Tenures) begin(leading, election context.Context, stop context.CancelFunc, i int, held func() error) {
 	logger := log.FromContext(leading).WithValues("shard", i)
 	mark, err := t.Epoch(leading)
-	for err != nil && leading.Err() == nil && held() == nil {
+	for until := t.Now().Add(t.Renew); err != nil && leading.Err() == nil && held() == nil && t.Now().Before(until); {
 		// Often another replica begins with another shard at this moment.
 		logger.Error(err, "cannot begin with a shard; trying again")
 		pause(leading, t.Retry/looks)
 		mark, err = t.Epoch(leading)
 	}
 	if err != nil {
+		t.mu.Lock()
+		t.shards[i].unable, t.shards[i].tried = true, t.Now()
+		t.mu.Unlock()
 		stop()
 		return
 	}
@@ -255,6 +264,45 @@ func (t *Tenures) may(i int) bool {
 	return t.shards[i].tenure != nil || t.shards[i].wanted
 }
 
+// able is an error while this process could not begin with a shard if it had it, which it tries once for each
+// renewal of a Lease.
+func (t *Tenures) able(ctx context.Context, i int) error {
+	t.mu.Lock()
+	unable, early := t.shards[i].unable, t.Now().Sub(t.shards[i].tried) < t.Retry
+	t.mu.Unlock()
+	if !unable {
+		return nil
+	}
+	if early {
+		return errUnable
+	}
+	_, err := t.Epoch(ctx)
+	t.mu.Lock()
+	t.shards[i].unable, t.shards[i].tried = err != nil, t.Now()
+	t.mu.Unlock()
+	return err
+}
+
+// Unserved is since when no replica has the shard of a child; zero if one has, or that is not known.
+func (t *Tenures) Unserved(child types.NamespacedName) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.shards[shard.Of(child, t.Shards)].unserved
+}
+
+// note takes over which shards have a replica.
+func (t *Tenures) note(served []bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, is := range served {
+		if at := &t.shards[i].unserved; is {
+			*at = time.Time{}
+		} else if at.IsZero() {
+			*at = t.Now()
+		}
+	}
+}
+
 // want takes a plan over. What another replica is to have is given back.
 func (t *Tenures) want(plan []string) {
 	t.mu.Lock()
@@ -282,8 +330,12 @@ type shardLock struct {
 	renewed time.Time
 }
 
-// errNotWanted is of a replica that leaves a shard to another.
-var errNotWanted = errors.New("another replica is to have the shard")
+// errNotWanted is of a replica that leaves a shard to another, and errUnable of one that could not begin with it
+// a moment ago.
+var (
+	errNotWanted = errors.New("another replica is to have the shard")
+	errUnable    = errors.New("this replica could not begin with the shard a moment ago")
+)
 
 // Get implements resourcelock.Interface. How a Lease is that another replica is to have counts
 // a while later only: when it is over is counted from when it was seen to be renewed.
@@ -305,6 +357,9 @@ func (l *shardLock) Create(ctx context.Context, r resourcelock.LeaderElectionRec
 	if !l.tenures.may(l.shard) {
 		return errNotWanted
 	}
+	if err := l.tenures.able(ctx, l.shard); err != nil {
+		return err
+	}
 	return l.write(r, func() error { return l.Lock.Create(ctx, r) })
 }
 
@@ -318,6 +373,8 @@ func (l *shardLock) Update(ctx context.Context, r resourcelock.LeaderElectionRec
 		return errNotWanted
 	} else if !l.renewed.IsZero() && l.tenures.Now().Sub(l.renewed) < l.tenures.Retry {
 		return nil // it was renewed a moment ago, which is what Held goes by
+	} else if err := l.tenures.able(ctx, l.shard); err != nil {
+		return err
 	}
 	return l.write(r, func() error { return l.Lock.Update(ctx, r) })
 }
