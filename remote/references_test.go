@@ -109,14 +109,14 @@ func TestLookAtReferences(t *testing.T) {
 			Reader: reader, inUse: used, references: cache, seen: map[types.NamespacedName]layerSeen{},
 			Wake: func(child types.NamespacedName) { woken = append(woken, child.Name) },
 		}
-		look := func(reason string, want ...string) {
+		look := func(why string, want ...string) {
 			t.Helper()
 			woken = nil
 			if result, err := r.look(t.Context(), layer); err != nil || result.RequeueAfter != referencePause {
 				t.Fatal(result, err)
 			}
 			if !slices.Equal(woken, want) {
-				t.Errorf("%d children: %s: woken are %v, want %v", children, reason, woken, want)
+				t.Errorf("%d children: %s: woken are %v, want %v", children, why, woken, want)
 			}
 		}
 		requests = 0
