@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -49,6 +50,7 @@ type session struct {
 	config    *rest.Config
 	discovery discovery.DiscoveryInterface
 	clientset *kubernetes.Clientset
+	metadata  metadata.Interface
 	dynamic   dynamic.Interface
 	// used is guarded by sessions.
 	used time.Time
@@ -114,8 +116,12 @@ func open(c *apply.Cluster) (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make dynamic client for Helm: %w", err)
 	}
+	metadataClient, err := metadata.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make metadata client for Helm: %w", err)
+	}
 	return &session{
-		cluster: c, config: config, clientset: clientset, dynamic: dynamicClient,
+		cluster: c, config: config, clientset: clientset, metadata: metadataClient, dynamic: dynamicClient,
 		discovery: clientset.Discovery(),
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	chartcommon "helm.sh/helm/v4/pkg/chart/common"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
@@ -20,8 +21,10 @@ import (
 	"helm.sh/helm/v4/pkg/storage"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -34,6 +37,8 @@ const (
 	mostNodes = 1_000_000
 	// atOnce is how many as large as that are read at once, where Helm needs all of several revisions.
 	atOnce = 2
+	// readTimeout bounds the requests for these, as many as a server says that are deployed.
+	readTimeout = time.Minute
 )
 
 // secretName is where Helm's storage keeps a revision, as any client of Helm
@@ -100,7 +105,10 @@ func (s helmStore) read(namespace, name string, version int) (*helmrelease.Relea
 
 // driver is the storage in the form that Helm's actions take.
 func (s helmStore) driver(namespace string) driver.Driver {
-	d := driver.NewSecrets(boundedSecrets{s.clientset.CoreV1().Secrets(namespace)})
+	d := driver.NewSecrets(boundedSecrets{
+		SecretInterface: s.clientset.CoreV1().Secrets(namespace),
+		metadata:        s.metadata.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(namespace),
+	})
 	d.SetLogger(nil)
 	return soundReleases{d}
 }
@@ -153,6 +161,8 @@ func sound(rel helmreleaser.Releaser) helmreleaser.Releaser {
 // boundedSecrets refuses Secrets that expand to more than a release can be.
 type boundedSecrets struct {
 	typedcorev1.SecretInterface
+	// metadata of the same Secrets.
+	metadata metadata.ResourceInterface
 }
 
 func (b boundedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
@@ -164,53 +174,73 @@ func (b boundedSecrets) Get(ctx context.Context, name string, o metav1.GetOption
 	return s, err
 }
 
-// List leaves of old revisions what Helm needs to prune and to purge them: it reads all that are
-// listed, and keeps them.
+// List reads what Helm needs of those that are listed, the newest of a release and those that are deployed, one by one:
+// all together may be more than an answer may have. Of the others it needs what their labels say, to prune and to purge them.
 func (b boundedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
-	list, err := b.SecretInterface.List(ctx, o)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	found, err := b.metadata.List(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	newest := map[string]int{}
-	for i := range list.Items {
-		s := &list.Items[i]
-		if version, ok := versionOf(s); ok {
-			newest[s.Labels["name"]] = max(version, newest[s.Labels["name"]])
+	for i := range found.Items {
+		about := &found.Items[i]
+		if version, ok := versionOf(about); ok {
+			newest[about.Labels["name"]] = max(version, newest[about.Labels["name"]])
 		}
 	}
+	list := &corev1.SecretList{ListMeta: found.ListMeta}
 	var all expansion
-	for i := range list.Items {
-		s := &list.Items[i]
-		version, ok := versionOf(s)
-		if ok && version < newest[s.Labels["name"]] && s.Labels["status"] != common.StatusDeployed.String() {
-			if err := bare(s, version); err != nil {
+	for i := range found.Items {
+		about := &found.Items[i]
+		version, ok := versionOf(about)
+		if !ok {
+			continue // not a revision that Helm would find by its key
+		}
+		old := version < newest[about.Labels["name"]]
+		if old && about.Labels["status"] != common.StatusDeployed.String() {
+			s, err := bare(about, version)
+			if err != nil {
 				return nil, err
 			}
+			list.Items = append(list.Items, *s)
 			continue
+		}
+		s, err := b.SecretInterface.Get(ctx, about.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) && old:
+			continue
+		case apierrors.IsNotFound(err):
+			// The newest by now was taken for an old one. Helm must not believe that there is none.
+			return nil, fmt.Errorf("cannot read release from Secret %s/%s: it was deleted meanwhile", about.Namespace, about.Name)
+		case err != nil:
+			return nil, err
 		}
 		e, err := expansionOf(s)
 		if err != nil {
 			return nil, err
 		}
-		all.bytes, all.nodes = all.bytes+e.bytes, all.nodes+e.nodes
+		s.Data = map[string][]byte{"release": s.Data["release"]}
+		all.bytes, all.nodes = all.bytes+len(s.Data["release"])+e.bytes, all.nodes+e.nodes
 		if all.bytes > atOnce*largestRelease || all.nodes > atOnce*mostNodes {
 			return nil, fmt.Errorf("cannot read releases from Secrets of namespace %s: the newest and those that are deployed expand to more than %d MiB or %d nodes",
 				s.Namespace, atOnce*largestRelease>>20, atOnce*mostNodes)
 		}
+		list.Items = append(list.Items, *s)
 	}
 	return list, nil
 }
 
-// bare leaves of a revision what its labels say.
-func bare(s *corev1.Secret, version int) error {
+// bare is what the labels of a revision say.
+func bare(about *metav1.PartialObjectMetadata, version int) (*corev1.Secret, error) {
 	rel, err := json.Marshal(&helmrelease.Release{
-		Name: s.Labels["name"], Version: version, Info: &helmrelease.Info{Status: common.Status(s.Labels["status"])},
+		Name: about.Labels["name"], Version: version, Info: &helmrelease.Info{Status: common.Status(about.Labels["status"])},
 	})
 	if err != nil {
-		return fmt.Errorf("cannot read release from Secret %s/%s: %w", s.Namespace, s.Name, err)
+		return nil, fmt.Errorf("cannot read release from Secret %s/%s: %w", about.Namespace, about.Name, err)
 	}
-	s.Data = map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(rel))}
-	return nil
+	return &corev1.Secret{ObjectMeta: about.ObjectMeta, Data: map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(rel))}}, nil
 }
 
 // expansion is what a release takes once it is read. It counts what is written to it.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/release/common"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
@@ -33,7 +35,7 @@ func TestHostileReleases(t *testing.T) {
 		"Bare":  {"nothing is known of it", `{"name": "web", "version": 1, "hooks": [{"name": "pre"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := storageWith(t, "deployed", tc.release)
+			s, _ := storageWith(t, "deployed", tc.release)
 			var wrote []*v2.Snapshot
 			o := &observer{Driver: s.driver("apps"), wrote: func(rel *helmrelease.Release) {
 				if rel.Chart != nil {
@@ -83,36 +85,41 @@ func TestBoundedReleases(t *testing.T) {
 	dense := func(n int) string { return `, "chart": {"templates": [` + strings.Repeat("{},", n) + `{}]}` }
 	for name, tc := range map[string]struct {
 		reason string
-		// stored are revisions, from the first on, with the status that their labels have.
+		// stored are revisions, from the first on, with the status that their labels have: the last is that of
+		// all others.
 		stored []string
 		status string
-		// got is an error of Get of the newest, queried one of Query.
+		// got is an error of Get of the newest, queried one of Query, which has read so many.
 		got, queried string
+		read         int32
 	}{
-		"Dense":    {"an empty object takes a hundred bytes", []string{of(1, dense(1_000_000))}, "failed", "nodes", "nodes"},
-		"Text":     {"what is in a string is no more than that", []string{of(1, `, "manifest": "\"\\\"`+strings.Repeat("{},", 1_000_000)+`"`)}, "failed", "", ""},
-		"Deployed": {"Helm takes all that are deployed for the one before", []string{of(1, large), of(2, large), of(3, large)}, "deployed", "", "128 MiB"},
-		"Nodes":    {"those may be dense as well", []string{of(1, dense(400_000)), of(2, dense(400_000)), of(3, dense(400_000))}, "deployed", "", "nodes"},
-		"Old":      {"of the others it needs nothing", []string{of(1, `, "manifest": "m"`), of(2, large), of(3, dense(1_000_000)), of(4, "")}, "superseded", "", ""},
+		"Dense":    {"an empty object takes a hundred bytes", []string{of(1, dense(1_000_000))}, "failed", "nodes", "nodes", 1},
+		"Text":     {"what is in a string is no more than that", []string{of(1, `, "manifest": "\"\\\"`+strings.Repeat("{},", 1_000_000)+`"`)}, "failed", "", "", 1},
+		"Deployed": {"Helm takes all that are deployed for the one before", []string{of(1, large), of(2, large), of(3, large)}, "deployed", "", "128 MiB", 3},
+		"Nodes":    {"those may be dense as well", []string{of(1, dense(400_000)), of(2, dense(400_000)), of(3, dense(400_000))}, "deployed", "", "nodes", 3},
+		"Old":      {"of the others it needs nothing", []string{of(1, `, "manifest": "m"`), of(2, large), of(3, dense(1_000_000)), of(4, "")}, "superseded", "", "", 1},
+		"Listed":   {"all together may be more than an answer may have", []string{of(1, ""), of(2, ""), of(3, ""), of(4, ""), of(5, "")}, "superseded superseded deployed superseded failed", "", "", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := storageWith(t, tc.status, tc.stored...).driver("apps")
+			s, gets := storageWith(t, tc.status, tc.stored...)
+			d := s.driver("apps")
 			failsAs := func(err error, want string) bool {
 				return (err != nil) == (want != "") && (err == nil || strings.Contains(err.Error(), want))
 			}
 			if _, err := d.Get(secretName("web", len(tc.stored))); !failsAs(err, tc.got) {
 				t.Errorf("%s: Get() = %v, want %q", tc.reason, err, tc.got)
 			}
+			gets.Store(0)
 			found, err := d.Query(map[string]string{"owner": "helm", "name": "web"})
-			if !failsAs(err, tc.queried) {
-				t.Fatalf("%s: Query() = %v, want %q", tc.reason, err, tc.queried)
+			if !failsAs(err, tc.queried) || gets.Load() != tc.read {
+				t.Fatalf("%s: Query() = %v after %d were read, want %q after %d", tc.reason, err, gets.Load(), tc.queried, tc.read)
 			}
 			if err == nil && len(found) != len(tc.stored) {
 				t.Errorf("%s: %d revisions, want %d", tc.reason, len(found), len(tc.stored))
 			}
 			for i, rel := range found {
 				r := rel.(*helmrelease.Release)
-				if r.Name != "web" || r.Version != i+1 || i+1 < len(found) && (r.Info.Status.String() != tc.status || r.Manifest != "") {
+				if r.Name != "web" || r.Version != i+1 || i+1 < len(found) && (r.Info.Status.String() != statusAt(tc.status, i) || r.Manifest != "") {
 					t.Errorf("%s: revision %d is %s, version %d, %s, with %d bytes", tc.reason, i+1, r.Name, r.Version, r.Info.Status, len(r.Manifest))
 				}
 			}
@@ -120,11 +127,18 @@ func TestBoundedReleases(t *testing.T) {
 	}
 }
 
+// statusAt is the status of one of some revisions. The last is that of all others.
+func statusAt(status string, i int) string {
+	all := strings.Fields(status)
+	return all[min(i, len(all)-1)]
+}
+
 // storageWith is a storage that has revisions, as they are written, from the first on. Their labels
-// have the status.
-func storageWith(t *testing.T, status string, releases ...string) helmStore {
+// have the status (statusAt). It counts how many were read. A list has their metadata only.
+func storageWith(t *testing.T, status string, releases ...string) (s helmStore, gets *atomic.Int32) {
 	t.Helper()
-	list := &corev1.SecretList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "SecretList"}}
+	var stored []corev1.Secret
+	listed := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}}
 	for i, release := range releases {
 		var text bytes.Buffer
 		z, err := gzip.NewWriterLevel(&text, gzip.BestSpeed)
@@ -137,32 +151,44 @@ func storageWith(t *testing.T, status string, releases ...string) helmStore {
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
-		list.Items = append(list.Items, corev1.Secret{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-			ObjectMeta: metav1.ObjectMeta{
-				Name: secretName("web", i+1), Namespace: "apps",
-				Labels: map[string]string{"owner": "helm", "name": "web", "version": strconv.Itoa(i + 1), "status": status},
-			},
+		about := metav1.ObjectMeta{
+			Name: secretName("web", i+1), Namespace: "apps",
+			Labels: map[string]string{"owner": "helm", "name": "web", "version": strconv.Itoa(i + 1), "status": statusAt(status, i)},
+		}
+		stored = append(stored, corev1.Secret{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: about,
 			Data: map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(text.Bytes()))},
 		})
+		listed.Items = append(listed.Items, metav1.PartialObjectMetadata{
+			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: about,
+		})
 	}
+	gets = &atomic.Int32{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		var answer any = list
-		if _, name, ok := strings.Cut(r.URL.Path, "/secrets/"); ok {
-			i := slices.IndexFunc(list.Items, func(s corev1.Secret) bool { return s.Name == name })
-			if i < 0 {
-				w.WriteHeader(http.StatusNotFound)
-				return
-			}
-			answer = &list.Items[i]
+		_, name, one := strings.Cut(r.URL.Path, "/secrets/")
+		i := slices.IndexFunc(stored, func(s corev1.Secret) bool { return s.Name == name })
+		switch {
+		case one && i < 0:
+			w.WriteHeader(http.StatusNotFound)
+		case one:
+			gets.Add(1)
+			_ = json.NewEncoder(w).Encode(&stored[i])
+		case strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList"):
+			_ = json.NewEncoder(w).Encode(listed)
+		default:
+			http.Error(w, "whole Secrets are listed", http.StatusInternalServerError)
 		}
-		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	t.Cleanup(server.Close)
-	clientset, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	config := &rest.Config{Host: server.URL}
+	clientset, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return helmStore{&session{clientset: clientset}}
+	metadataClient, err := metadata.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return helmStore{&session{clientset: clientset, metadata: metadataClient}}, gets
 }
