@@ -10,6 +10,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/chartutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/chart"
@@ -27,9 +28,15 @@ func (r *Reconciler) build(ctx context.Context, run *run) *refusal {
 	if n := len(obj.Spec.ValuesFrom); n > mostReferences {
 		return &refusal{reason: reasonValuesError, err: fmt.Errorf("spec.valuesFrom has %d references, the limit is %d; put several values into one ConfigMap or Secret", n, mostReferences), event: true}
 	}
-	secrets := &secretReader{Client: r.Client, reader: r.Targets.Local, refs: obj.Spec.ValuesFrom}
+	secrets := &secretReader{Client: r.Client, reader: r.Targets.Local, refs: obj.Spec.ValuesFrom, memory: run.memory}
 	values, err := chartutil.ChartValuesFromReferences(ctx, log.FromContext(ctx), secrets, obj.Namespace, obj.GetValues(), obj.Spec.ValuesFrom...)
 	run.redact = mask.Texts(secrets.secret)
+	if errors.Is(err, release.ErrNoRoom) {
+		// What is there runs on as it is. Who asks is answered when something was looked at.
+		run.outstanding = true
+		status.SetCondition(obj, meta.ReconcilingCondition, metav1.ConditionTrue, meta.ProgressingReason, "Waiting for memory: %s", err)
+		return &refusal{err: err, passing: true, wait: r.Jitter(roomPoll)}
+	}
 	if err != nil {
 		return &refusal{reason: reasonValuesError, err: valuesError(err), event: true}
 	}

@@ -2,6 +2,7 @@ package helmrelease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -26,7 +27,8 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 		return claim.Declaration{}
 	}
 	obj = obj.DeepCopy()
-	run := &run{Record: r.store.Record(obj)}
+	run := &run{Record: r.store.Record(obj), memory: r.Memory.For(obj.Namespace)}
+	defer run.memory.GiveBack()
 	for _, step := range []step{r.check, r.find, r.build} {
 		refused := step(ctx, run)
 		switch {
@@ -52,7 +54,7 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx), Chart: run.chart,
 	})
 	if err != nil {
-		return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, err)}
+		return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, err), Passing: errors.Is(err, release.ErrNoRoom)}
 	}
 	d := claim.Declaration{Entries: inventory.OfAll(objects)}
 	for _, u := range objects {

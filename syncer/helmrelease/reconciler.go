@@ -74,6 +74,8 @@ type Reconciler struct {
 	Sources *find.Finder
 	// Releases installs, upgrades and uninstalls.
 	Releases Releases
+	// Memory bounds what values take. It may be nil.
+	Memory *release.Memory
 	// FirstSync is what the tier knows of its Clusters. It may be nil.
 	FirstSync *firstsync.Tier
 	Events    record.EventRecorder
@@ -135,7 +137,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.forget(req.NamespacedName)
 	}
 	start := r.Now()
-	run := &run{Record: r.store.Record(obj)}
+	run := &run{Record: r.store.Record(obj), memory: r.Memory.For(obj.Namespace)}
+	defer run.memory.GiveBack()
 	requested := obj.Annotations[meta.ReconcileRequestAnnotation]
 	if !obj.Spec.Suspend {
 		run.handOver = r.seen.handsOver(req.NamespacedName, run.held().HandOver, start)

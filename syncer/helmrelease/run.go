@@ -41,6 +41,8 @@ type run struct {
 	chart     release.Chart
 	ociDigest string
 	redact    func(string) string
+	// memory has the values until the reconcile ends.
+	memory *release.Share
 	// cluster is what is released to, firstSync what is on record of its Clusters:
 	// set by aim.
 	cluster   *apply.Cluster

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/syncer/mask"
+	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
@@ -43,6 +44,7 @@ type secretReader struct {
 	refs   []meta.ValuesReference
 	nodes  int
 	text   int
+	memory *release.Share
 	secret []string
 }
 
@@ -77,6 +79,9 @@ func (s *secretReader) Get(ctx context.Context, key client.ObjectKey, obj client
 		}
 		if s.nodes += n; s.nodes > mostNodes {
 			return chartutil.NewErrValuesReference(key, ref, errTooManyNodes, nil)
+		}
+		if err := s.memory.Take(release.Bytes(s.text, s.nodes)); err != nil {
+			return fmt.Errorf("cannot read %s %s: %w", kind, key, err)
 		}
 		if kind == "Secret" && !seen[ref.GetValuesKey()] {
 			seen[ref.GetValuesKey()] = true

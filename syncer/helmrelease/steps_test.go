@@ -589,6 +589,40 @@ func TestBuildStep(t *testing.T) {
 	}
 }
 
+// TestValuesTogether: values that are dense have a bound together with those of other reconciles. Who finds no room waits as
+// it is.
+func TestValuesTogether(t *testing.T) {
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "values"}, Data: map[string]string{"values.yaml": "a: [" + strings.Repeat("b,", 250_000) + "]"}}
+	s := take(t, shop(func(h *helmv2.HelmRelease) {
+		h.Spec.ValuesFrom = []meta.ValuesReference{{Kind: "ConfigMap", Name: "values"}}
+	}), config)
+	s.run.snapshot, s.run.from = chartOf(t, "apiVersion: v2\nname: shop\nversion: 1.0.0\n"), image(true)
+	m := release.NewMemory()
+	s.run.memory = m.For("apps")
+	other := m.For("apps")
+	if err := other.Take(150 << 20); err != nil {
+		t.Fatal(err)
+	}
+	refused := s.Reconciler.build(t.Context(), s.run)
+	if refused == nil || !refused.passing || !errors.Is(refused.err, release.ErrNoRoom) || refused.wait == 0 || !s.run.outstanding {
+		t.Fatalf("beside another: %+v", refused)
+	}
+	if c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.ReconcilingCondition); c == nil || !strings.Contains(c.Message, "no room") {
+		t.Errorf("it waits, and its conditions are %v", s.Obj.Status.Conditions)
+	}
+	other.GiveBack()
+	if refused := s.Reconciler.build(t.Context(), s.run); refused != nil {
+		t.Errorf("once the other has ended: %+v", refused)
+	}
+	if err := other.Take(150 << 20); err == nil {
+		t.Error("there is room for another beside the values")
+	}
+	s.run.memory.GiveBack()
+	if err := other.Take(150 << 20); err != nil {
+		t.Errorf("once nothing is left of the values: %v", err)
+	}
+}
+
 func TestAimStep(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string

@@ -32,8 +32,11 @@ import (
 // event comes before: nothing tells of what a Cluster refers to.
 const heldPoll = time.Minute
 
+// roomPoll is the pause of a release for whose values there was no room in memory.
+const roomPoll = 15 * time.Second
+
 // mostParked bounds the releases that wait without a worker. Each has its chart and its
-// manifest in memory, a megabyte or so.
+// manifest in memory, a megabyte or so; release.Memory bounds those that are larger.
 const mostParked = 200
 
 // A release that takes longer than most do without waiting, as one whose cluster does not

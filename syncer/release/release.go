@@ -47,6 +47,8 @@ type Releases struct {
 	// Gates of Flux of that name.
 	UseHelm3Defaults, DefaultToRetryOnFailure, AllowDNSLookups bool
 
+	// Memory bounds what revisions take. It may be nil.
+	Memory *Memory
 	// Memo watches the objects of releases in our own cluster, by the labels of
 	// HelmReleases. Nil: each look for drift compares every object.
 	Memo *memo.Memo
@@ -145,6 +147,7 @@ func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err erro
 		conditions.MarkFalse(obj, meta.ReadyCondition, "RESTClientError", "%s", err)
 		return Outcome{}, err
 	}
+	defer n.memory.GiveBack()
 	return n.reconcile(ctx)
 }
 

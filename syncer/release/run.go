@@ -37,6 +37,8 @@ type run struct {
 	beforeVersion int
 	// inPlace: the next upgrade is another try of an installation that may not be uninstalled.
 	inPlace bool
+	// memory is given back when the call ends.
+	memory *Share
 	// done are the classes of actions that were taken.
 	done []Action
 	// aside: nothing is written, because somebody else only asks.
@@ -60,7 +62,7 @@ func (r *Releases) newRun(req Request) *run {
 	obj := req.Object
 	return &run{
 		Releases: r, req: req, obj: obj, log: req.Log,
-		name: ShortName(obj.GetReleaseName()), namespace: obj.GetReleaseNamespace(), storageNamespace: obj.GetStorageNamespace(),
+		memory: r.Memory.For(obj.Namespace), name: ShortName(obj.GetReleaseName()), namespace: obj.GetReleaseNamespace(), storageNamespace: obj.GetStorageNamespace(),
 	}
 }
 
@@ -99,6 +101,10 @@ func (n *run) loop(ctx context.Context, want Desired) (Outcome, error) {
 	for {
 		out, err := n.turn(ctx, want)
 		switch {
+		case errors.Is(err, ErrNoRoom):
+			// It is no failure. What is there runs on as it is.
+			conditions.MarkReconciling(n.obj, meta.ProgressingReason, "Waiting for memory: %s", n.text(err))
+			return Outcome{Again: true}, nil
 		case err != nil:
 			return Outcome{}, err
 		case out != nil:
@@ -115,7 +121,9 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 	}
 	state, reason, diff, err := n.look(ctx, want)
 	if err = n.redacted(err); err != nil {
-		conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "Could not determine release state: %s", err)
+		if !errors.Is(err, ErrNoRoom) {
+			conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "Could not determine release state: %s", err)
+		}
 		return nil, fmt.Errorf("cannot determine release state: %w", err)
 	}
 	n.guard.release = entriesOf(n.obj.Status.Inventory) // which an action of the turn before may have changed

@@ -91,7 +91,11 @@ func stampOf(found []revision) string {
 }
 
 // helmStore is Helm's storage in the Secrets of a cluster.
-type helmStore struct{ *session }
+type helmStore struct {
+	*session
+	// memory is that of the reconcile for which it is read.
+	memory *Share
+}
 
 var _ store = helmStore{}
 
@@ -108,6 +112,7 @@ func (s helmStore) driver(namespace string) driver.Driver {
 	d := driver.NewSecrets(boundedSecrets{
 		SecretInterface: s.clientset.CoreV1().Secrets(namespace),
 		metadata:        s.metadata.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(namespace),
+		memory:          s.memory,
 	})
 	d.SetLogger(nil)
 	return soundReleases{d}
@@ -158,11 +163,12 @@ func sound(rel helmreleaser.Releaser) helmreleaser.Releaser {
 	return r
 }
 
-// boundedSecrets refuses Secrets that expand to more than a release can be.
+// boundedSecrets refuses Secrets that expand to more than a release can be, or than there is room for.
 type boundedSecrets struct {
 	typedcorev1.SecretInterface
 	// metadata of the same Secrets.
 	metadata metadata.ResourceInterface
+	memory   *Share
 }
 
 func (b boundedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
@@ -170,8 +176,19 @@ func (b boundedSecrets) Get(ctx context.Context, name string, o metav1.GetOption
 	if err != nil {
 		return nil, err
 	}
-	_, err = expansionOf(s)
+	e, err := expansionOf(s)
+	if err == nil {
+		err = b.room(s, e)
+	}
 	return s, err
+}
+
+// room makes sure that there is room for what a Secret, and those before it, expand to.
+func (b boundedSecrets) room(s *corev1.Secret, e expansion) error {
+	if err := b.memory.Take(Bytes(e.bytes, e.nodes)); err != nil {
+		return fmt.Errorf("cannot read release from Secret %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	return nil
 }
 
 // List reads what Helm needs of those that are listed, the newest of a release and those that are deployed, one by one:
@@ -226,6 +243,9 @@ func (b boundedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1
 		if all.bytes > atOnce*largestRelease || all.nodes > atOnce*mostNodes {
 			return nil, fmt.Errorf("cannot read releases from Secrets of namespace %s: the newest and those that are deployed expand to more than %d MiB or %d nodes",
 				s.Namespace, atOnce*largestRelease>>20, atOnce*mostNodes)
+		}
+		if err := b.room(s, all); err != nil {
+			return nil, err
 		}
 		list.Items = append(list.Items, *s)
 	}

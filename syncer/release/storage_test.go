@@ -190,5 +190,5 @@ func storageWith(t *testing.T, status string, releases ...string) (s helmStore, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return helmStore{&session{clientset: clientset, metadata: metadataClient}}, gets
+	return helmStore{session: &session{clientset: clientset, metadata: metadataClient}}, gets
 }

@@ -65,7 +65,7 @@ func (n *run) inCluster(s *session, custom readers) world {
 	g := newGuard(n.req.Cluster, n.obj, n.name, n.namespace, n.Now)
 	g.claimed, g.former = n.req.Claimed, n.former
 	return world{
-		mapper: s.cluster.RESTMapper(), store: helmStore{s}, guard: g,
+		mapper: s.cluster.RESTMapper(), store: helmStore{s, n.memory}, guard: g,
 		drifts: clusterDrifts{cluster: s.cluster, obj: n.obj, overridden: n.OverrideManagers, memo: n.watched()},
 		helm: func(ctx context.Context, wrote func(*helmrelease.Release)) actor {
 			return newHelm(ctx, n, s, custom, wrote)

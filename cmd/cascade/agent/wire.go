@@ -396,14 +396,16 @@ func (w *wiring) releases(ctx context.Context) error {
 	if err := mgr.Add(undrifted); err != nil {
 		return fmt.Errorf("cannot set up memo: %w", err)
 	}
+	memory := release.NewMemory()
 	r := &helmrelease.Reconciler{
 		Stalls: w.stalls,
 		Client: mgr.GetClient(), Targets: w.targets, FirstSync: w.firstSync, Sources: w.finder, Claims: w.claims,
 		Releases: &release.Releases{
 			Events: events, Now: w.program.Now, OverrideManagers: o.applying.overrideManagers, UseHelm3Defaults: f.helm3Defaults,
 			DefaultToRetryOnFailure: f.retryOnFailure, AllowDNSLookups: f.dnsLookups, Workers: w.workers,
-			Memo: undrifted, Sweep: o.kustomize.sweep, Random: w.program.Rand,
+			Memory: memory, Memo: undrifted, Sweep: o.kustomize.sweep, Random: w.program.Rand,
 		},
+		Memory: memory,
 		Events: events, Metrics: w.metrics, Traces: w.traces, Now: w.program.Now, Jitter: w.jitter(), ChartFileBytes: o.helm.chartFileBytes,
 		Rules: helmrelease.Rules{
 			NoCrossNamespaceRefs: o.references.noCrossNamespace, RequeueDependency: o.references.requeue,
