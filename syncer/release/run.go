@@ -191,6 +191,9 @@ func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet, force
 	s := &n.obj.Status
 	installs, upgrades := s.InstallFailures, s.UpgradeFailures
 	if err := n.redacted(n.take(ctx, next, diff)); err != nil {
+		if errors.Is(err, ErrNoRoom) {
+			s.LastHandledForceAt = forced // it is still to be tried
+		}
 		if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
 			n.log.Error(err, "failed to run '"+string(next)+"' action")
 			return n.retry(retry), nil
