@@ -571,6 +571,8 @@ func TestHostile(t *testing.T) {
 	for i := range many {
 		many[i] = master
 	}
+	// aliases are some 30 000 nodes in each document.
+	aliases := "a: &a [" + strings.Repeat("a,", 100) + "]\nb: [" + strings.Repeat("*a,", 300) + "]\n"
 	for name, tt := range map[string]struct {
 		reason string
 		file   string
@@ -582,6 +584,9 @@ func TestHostile(t *testing.T) {
 		"Quoted":  {reason: "brackets in strings are text", file: "a.json", data: []byte(`{"mac": "ENC[", "a": "\"` + strings.Repeat("[", 4<<10) + `"}`), want: "sops metadata not found"},
 		"Nodes":   {reason: "a node takes a hundred times the memory of its text, and the name of a file is that of its key", file: "a.yaml", data: []byte("mac: ENC[\na: [" + strings.Repeat("a,", render.MaxNodes) + "]\n"), want: "refused YAML"},
 		"Items":   {reason: "the same in JSON", file: "a.json", data: []byte(`{"mac": "ENC[", "a": [1` + strings.Repeat(",1", render.MaxNodes) + "]}"), want: "refused YAML"},
+		"Braces":  {reason: "in braces a text is a key and a value", file: "a.yaml", data: []byte("mac: ENC[\na: [" + strings.Repeat("{a,b},", render.MaxNodes/4) + "]\n"), want: "refused YAML"},
+		"Aliases": {reason: "SOPS copies what an alias stands for, in each document", file: "a.yaml", data: []byte("mac: ENC[\n" + strings.Repeat("---\n"+aliases, 60)), want: "refused YAML"},
+		"Lines":   {reason: "a line is a value in dotenv", file: "a.env", data: []byte("sops_mac=ENC[\n" + strings.Repeat("a=\n", render.MaxNodes)), want: "refused YAML"},
 		"Large":   {reason: "Flux's limit", file: "a.bin", data: append([]byte(`{"mac": "ENC[`), make([]byte, maxSize)...), want: "exceeding limit (5242880)"},
 		"Bytes":   {reason: "SOPS panics on values of type bytes", file: "a.yaml", data: bytes.ReplaceAll(sealed, []byte("type:str]\nsops"), []byte("type:bytes]\nsops")), want: "malformed"},
 		"Keys":    {reason: "each key is a request", file: "a.yaml", data: seal(t, formats.Yaml, "user: admin\n", many...), want: "names 65 keys"},

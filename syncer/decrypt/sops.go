@@ -21,11 +21,13 @@ import (
 )
 
 // maxKeys bounds the key services that one file can have asked. maxDepth bounds
-// the nesting of JSON, which SOPS walks by recursion. maxError bounds texts that
-// quote the answers of key services.
+// the nesting of JSON, which SOPS walks by recursion. maxNodes bounds what SOPS makes
+// of all documents of a file, with a copy for each alias; an encrypted value counts as
+// some fifteen. maxError bounds texts that quote the answers of key services.
 const (
 	maxKeys  = 64
 	maxDepth = render.MaxDepth
+	maxNodes = render.MaxNodes
 	maxError = 4 << 10
 )
 
@@ -92,12 +94,14 @@ func (d *Decryptor) decrypt(ctx context.Context, data []byte, in, out formats.Fo
 func guard(data []byte, format formats.Format) error {
 	switch format {
 	case formats.Yaml:
-		return render.CheckManifests(data)
+		return render.CheckWithin(data, maxNodes)
 	case formats.Json, formats.Binary:
 		if err := checkDepth(data); err != nil {
 			return err
 		}
-		return render.CheckNodes(data)
+	}
+	if n := render.Nodes(data); n > maxNodes {
+		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", render.ErrHostile, n, maxNodes)
 	}
 	return nil
 }

@@ -231,8 +231,8 @@ func fields(n *yaml.Node) error {
 // CheckManifests is Check for what is going to be parsed in this process: it also bounds
 // the nodes.
 func CheckManifests(data []byte) error {
-	if err := CheckNodes(data); err != nil {
-		return err
+	if n := nodes(data); n > MaxNodes {
+		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n, MaxNodes)
 	}
 	return Check(data)
 }
@@ -250,14 +250,6 @@ func CheckWithin(data []byte, most int) error {
 	}
 	if n > most {
 		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n, most)
-	}
-	return nil
-}
-
-// CheckNodes refuses YAML or JSON that may have more than MaxNodes, without its aliases.
-func CheckNodes(data []byte) error {
-	if n := nodes(data); n > MaxNodes {
-		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n, MaxNodes)
 	}
 	return nil
 }
