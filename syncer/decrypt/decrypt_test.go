@@ -586,6 +586,7 @@ func TestHostile(t *testing.T) {
 		"Items":   {reason: "the same in JSON", file: "a.json", data: []byte(`{"mac": "ENC[", "a": [1` + strings.Repeat(",1", render.MaxNodes) + "]}"), want: "refused YAML"},
 		"Braces":  {reason: "in braces a text is a key and a value", file: "a.yaml", data: []byte("mac: ENC[\na: [" + strings.Repeat("{a,b},", render.MaxNodes/4) + "]\n"), want: "refused YAML"},
 		"Aliases": {reason: "SOPS copies what an alias stands for, in each document", file: "a.yaml", data: []byte("mac: ENC[\n" + strings.Repeat("---\n"+aliases, 60)), want: "refused YAML"},
+		"Pairs":   {reason: "a parser reports each pair of the same keys", file: "a.yaml", data: []byte("mac: ENC[\na: {" + strings.Repeat("a,", 1000) + "}\n"), want: "refused YAML"},
 		"Lines":   {reason: "a line is a value in dotenv", file: "a.env", data: []byte("sops_mac=ENC[\n" + strings.Repeat("a=\n", render.MaxNodes)), want: "refused YAML"},
 		"Large":   {reason: "Flux's limit", file: "a.bin", data: append([]byte(`{"mac": "ENC[`), make([]byte, maxSize)...), want: "exceeding limit (5242880)"},
 		"Bytes":   {reason: "SOPS panics on values of type bytes", file: "a.yaml", data: bytes.ReplaceAll(sealed, []byte("type:str]\nsops"), []byte("type:bytes]\nsops")), want: "malformed"},

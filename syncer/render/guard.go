@@ -58,7 +58,11 @@ func Added(data []byte) (added int, err error) {
 
 // crowded is false for data that cannot hold a mapping of too many fields.
 func crowded(data []byte) bool {
-	return bytes.Count(data, []byte(":"))+bytes.Count(data, []byte("?")) > MaxTwice
+	keys := bytes.Count(data, []byte(":")) + bytes.Count(data, []byte("?"))
+	if bytes.IndexByte(data, '{') >= 0 {
+		keys += bytes.Count(data, []byte(",")) // in braces a text without a colon is a key
+	}
+	return keys > MaxTwice
 }
 
 // dissect is Added for data that has to be parsed.

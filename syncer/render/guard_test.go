@@ -62,6 +62,10 @@ func TestCheck(t *testing.T) {
 		"Shell":             {"the same", "#!/bin/sh\nexec 2>&1\ncmd && other &\n", false},
 		"Binary":            {"the same", "\x00\x01&\xff\xfe[[[[{{{{\x00", false},
 		"Text":              {"an ampersand in a value is no anchor", "url: http://x/?a=1&b=2\n", false},
+		"Twice":             {"YAML libraries report each pair of the same fields", strings.Repeat("a: 1\n", 2*MaxTwice), true},
+		"TwiceInBraces":     {"keys in braces need no colon", "a: {" + strings.Repeat("a,", 2*MaxTwice) + "}\n", true},
+		"ManyInBraces":      {"YAML libraries compare each field with each", "a: {" + numbers(2*MaxKeys) + "}\n", true},
+		"FewInBraces":       {"far below the limits", "a: [" + strings.Repeat("{a,b},", 2*MaxTwice) + "{" + numbers(2*MaxTwice) + "}]\n", false},
 		"Undefined":         {"a syntax error is for the library to report", "a: *nowhere & &\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,6 +75,15 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// numbers from 0 on, with commas.
+func numbers(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%d,", i)
+	}
+	return b.String()
 }
 
 func deepBlocks(depth int) string {
