@@ -105,7 +105,7 @@ func TestNoRoom(t *testing.T) {
 	if err != nil || out != (Outcome{Again: true}) || len(m.taken) > 0 {
 		t.Fatalf("reconcile() = %+v, %v, and took %v", out, err, m.taken)
 	}
-	if !conditions.IsReady(obj) || !conditions.IsReconciling(obj) || !strings.Contains(conditions.GetMessage(obj, meta.ReconcilingCondition), "no room") || obj.Status.Failures != failures {
+	if !conditions.IsTrue(obj, meta.ReadyCondition) || !conditions.IsReconciling(obj) || !strings.Contains(conditions.GetMessage(obj, meta.ReconcilingCondition), "no room") || obj.Status.Failures != failures {
 		t.Errorf("it has %v and %d failures", obj.Status.Conditions, obj.Status.Failures)
 	}
 	if out, err := m.newRun(obj, next).reconcile(t.Context()); err != nil || out != (Outcome{}) || conditions.IsReconciling(obj) {
