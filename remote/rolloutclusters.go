@@ -49,6 +49,8 @@ type Composition interface {
 	Unpinned(cluster types.NamespacedName) bool
 	// Built reports whether it is known what a revision declares.
 	Built(revision string) bool
+	// Awaited reports whether a revision is being fetched, so that it will be known in a moment what it declares.
+	Awaited(revision string) bool
 	// Lacks reports whether a revision is known not to have a Cluster that the newest one has.
 	Lacks(cluster types.NamespacedName, revision string) bool
 	// Refusal is why what makes a Cluster does not take what was applied, which waiting does not
@@ -159,9 +161,17 @@ func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *mov
 	if run, good := o.Status.Run, o.Status.LastGood; run != nil && good != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) {
 		revisions = append(revisions, good.Revision) // that many take back
 	}
+	given := givenNext(o, f.Candidate)
+	f.Unbuilt = map[string]bool{}
+	for _, r := range given {
+		f.Unbuilt[r.Revision] = m.composed.Awaited(r.Revision)
+	}
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
-		c.Lacks = m.lacks(clusterOf(f.children[c.Name]), o, f.Candidate)
+		c.Lacks = map[string]bool{}
+		for _, r := range given {
+			c.Lacks[r.Revision] = m.composed.Lacks(clusterOf(f.children[c.Name]), r.Revision)
+		}
 		for _, revision := range slices.Compact(slices.Sorted(slices.Values(revisions))) {
 			if c.Pin != nil && c.Pin.Revision == revision {
 				continue // its versions are those that it has, or is about to have
@@ -176,22 +186,19 @@ func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *mov
 	}
 }
 
-// lacks are those revisions that a Cluster could be given which are from before it was declared.
-func (m *moved) lacks(cluster types.NamespacedName, o *v1alpha1.Rollout, candidate *v1alpha1.RolloutRevision) map[string]bool {
-	given := []*v1alpha1.RolloutRevision{candidate}
+// givenNext are the revisions that clusters could be given now.
+func givenNext(o *v1alpha1.Rollout, candidate *v1alpha1.RolloutRevision) []v1alpha1.RolloutRevision {
+	var given []v1alpha1.RolloutRevision
+	if candidate != nil {
+		given = append(given, *candidate)
+	}
 	if run := o.Status.Run; run != nil {
-		given = append(given, &run.RolloutRevision)
+		given = append(given, run.RolloutRevision)
 	}
 	if good := o.Status.LastGood; good != nil {
-		given = append(given, &good.RolloutRevision)
+		given = append(given, good.RolloutRevision)
 	}
-	lacks := map[string]bool{}
-	for _, r := range given {
-		if r != nil && m.composed.Lacks(cluster, r.Revision) {
-			lacks[r.Revision] = true
-		}
-	}
-	return lacks
+	return given
 }
 
 // clusterOf names the Cluster of a Child that has one.

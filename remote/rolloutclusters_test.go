@@ -25,6 +25,8 @@ type applied struct {
 	complete    bool
 	// lacking are revisions that do not have the Clusters, as the newest one has.
 	lacking []string
+	// awaited are revisions of which that is not known yet.
+	awaited []string
 	// unapplied is why they are not applied as declared.
 	unapplied string
 	// idle is why nothing is applied, and reached the revision that they are composed at, for a while.
@@ -41,6 +43,8 @@ func (a applied) Unapplied(types.NamespacedName) string { return a.unapplied }
 func (a applied) Lacks(_ types.NamespacedName, revision string) bool {
 	return slices.Contains(a.lacking, revision)
 }
+
+func (a applied) Awaited(revision string) bool { return slices.Contains(a.awaited, revision) }
 
 func (a applied) Untold(types.NamespacedName) bool { return a.complete }
 
@@ -132,13 +136,13 @@ func TestMadeCluster(t *testing.T) {
 	o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: good}, Run: 4}
 	o.Status.Run = &v1alpha1.RolloutRun{Number: 5, RolloutRevision: v1alpha1.RolloutRevision{Revision: brought}, Phase: v1alpha1.RolloutProgressing, Begun: true,
 		Terms: v1alpha1.RolloutTerms{Waves: o.Spec.Waves, Deadline: o.Spec.Deadline}, Began: metav1.Now(), Since: metav1.Now()}
-	for wave := range int32(2) {
-		canary, made := child("canary", brought, 5), child("made", "", 0)
+	decide := func(wave int32, made *v1alpha1.Child, composed applied) rollout.Decision {
+		canary := child("canary", brought, 5)
 		canary.Labels = map[string]string{"canary": "true"}
 		o.Status.Run.Wave = wave
 		f := &rolloutFacts{children: map[string]*v1alpha1.Child{"canary": canary, "made": made}}
 		f.Candidate, f.Room = &v1alpha1.RolloutRevision{Revision: newest}, -1
-		m := &moved{spec: &o.Spec, composed: applied{revision: newest, lacking: []string{good, brought}}}
+		m := &moved{spec: &o.Spec, composed: composed}
 		for _, c := range []*v1alpha1.Child{canary, made} {
 			var pin *v1alpha1.ChildRollout
 			if len(c.Status.Rollouts) > 0 {
@@ -149,10 +153,18 @@ func TestMadeCluster(t *testing.T) {
 			f.Clusters = append(f.Clusters, is)
 		}
 		f.refusals(t.Context(), o, m)
-		d := rollout.Next(o.Name, &o.Spec, &o.Status, f.Facts, time.Now())
+		return rollout.Next(o.Name, &o.Spec, &o.Status, f.Facts, time.Now())
+	}
+	for wave := range int32(2) {
+		d := decide(wave, child("made", "", 0), applied{revision: newest, lacking: []string{good, brought}})
 		i := slices.IndexFunc(d.Pins, func(a rollout.Assignment) bool { return a.Cluster == "made" })
 		if i < 0 || d.Pins[i].Revision != newest || d.Pins[i].Run != 0 {
 			t.Errorf("in wave %d it is taken in with %+v", wave, d.Pins)
+		}
+		// A process that has begun since does not know yet what they have.
+		d = decide(wave, child("made", newest, 0), applied{revision: newest, awaited: []string{good, brought}})
+		if slices.ContainsFunc(d.Pins, func(a rollout.Assignment) bool { return a.Cluster == "made" && a.Revision != newest }) || d.Hold.Reason != v1alpha1.ReasonSourceNotReady {
+			t.Errorf("in wave %d, before it is known who has what, it is given %+v, hold %+v", wave, d.Pins, d.Hold)
 		}
 	}
 }

@@ -120,17 +120,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 // one says nothing of what they are to go back to, nor of what a run brings.
 func tooNew(version string, o *v1alpha1.Rollout, candidate *v1alpha1.RolloutRevision) map[string]string {
 	images := map[string]string{}
-	given := []*v1alpha1.RolloutRevision{candidate}
-	if run := o.Status.Run; run != nil {
-		given = append(given, &run.RolloutRevision)
-	}
-	if good := o.Status.LastGood; good != nil {
-		given = append(given, &good.RolloutRevision)
-	}
-	for _, r := range given {
-		if r == nil {
-			continue
-		}
+	for _, r := range givenNext(o, candidate) {
 		if err := parentBefore(r.Image, version); err != nil {
 			images[r.Image] = err.Error()
 		}

@@ -152,7 +152,7 @@ func (d *decision) starters(members []*member) []*member {
 				to.Run = goal.run
 				m.set(to)
 			}
-		case d.tooNew(goal.RolloutRevision):
+		case d.tooNew(goal.RolloutRevision), d.unbuilt(goal.RolloutRevision):
 		case m.is(v1alpha1.ResultDeferred, v1alpha1.ResultUnreachable):
 			back = append(back, m)
 		default:
@@ -169,6 +169,15 @@ func (d *decision) tooNew(r v1alpha1.RolloutRevision) bool {
 		d.hold = Hold{v1alpha1.ReasonParentOlder, why}
 	}
 	return why != ""
+}
+
+// unbuilt reports whether nobody knows yet which clusters a revision has, and says so.
+func (d *decision) unbuilt(r v1alpha1.RolloutRevision) bool {
+	is := d.facts.Unbuilt[r.Revision]
+	if is {
+		d.hold = Hold{v1alpha1.ReasonSourceNotReady, fmt.Sprintf("no cluster begins with %s before it is fetched again, and known which clusters it has", title(r))}
+	}
+	return is
 }
 
 // start gives a revision to a cluster.

@@ -135,6 +135,20 @@ func TestJoins(t *testing.T) {
 			s.phase(v1alpha1.RolloutCompleted)
 			s.at(third, "canary1", "canary2", "rest1", "rest2")
 		}},
+		{name: "made by a later commit, before a restart", reason: "nobody knows yet whether the last good revision has it", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.commit(third)
+			s.made(third, nil, "rest2")
+			s.facts.Unbuilt = map[string]bool{first: true}
+			s.decide()
+			s.held(v1alpha1.ReasonSourceNotReady)
+			s.at(third, "rest2")
+			s.facts.Unbuilt, s.cluster("rest2").Lacks = nil, map[string]bool{first: true}
+			s.decide()
+			s.at(third, "rest2")
+			s.at(second, "canary1")
+		}},
 		{name: "made by the commit that is aborted", reason: "it keeps what it has, as others do", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.made(second, []string{first}, "rest2")

@@ -415,7 +415,7 @@ func (d *decision) mayBegin(run *v1alpha1.RolloutRun, wave *v1alpha1.RolloutWave
 		d.hold = d.facts.Blocked // a newer revision may take the place of the run
 		return false
 	}
-	return !d.tooNew(run.RolloutRevision) && d.windowOpen(wave, run.Terms.Window)
+	return !d.tooNew(run.RolloutRevision) && !d.unbuilt(run.RolloutRevision) && d.windowOpen(wave, run.Terms.Window)
 }
 
 // awaits is the hold of a wave that a person has to approve.

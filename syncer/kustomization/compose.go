@@ -48,6 +48,10 @@ type composed struct {
 	late    map[types.NamespacedName]bool
 	// moved are the ids of what another owner took over.
 	moved []string
+	// beside are renderings of revisions that no Cluster has and that are looked at all the same, missing those of
+	// them that are not there, each with the reason.
+	beside  []*compose.Rendering
+	missing map[string]string
 	// facts that it was composed of.
 	facts compose.Facts
 }
@@ -125,6 +129,7 @@ func (r *Reconciler) compose(ctx context.Context, run *run) *end {
 	})
 	mark(composition, f, r.created(run, f))
 	run.composed.kept, run.composed.facts = composition.Kept, f
+	run.composed.beside, run.composed.missing = r.beside(ctx, run)
 	as := *run.rendering
 	as.Objects = composition.Objects
 	if run.governed.holdsBack(run.snapshot.Revision) {

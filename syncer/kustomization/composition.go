@@ -18,6 +18,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -50,6 +51,9 @@ type composition struct {
 	// versions of Kubernetes that renderings declare of their Clusters, by revision, empty of one that tells none; of the
 	// last good one, and of what a run brings, as long as it is that.
 	versions map[string]map[types.NamespacedName]string
+	// missing are revisions of which that is not known, each with the reason, and inputs what all was built with.
+	missing map[string]string
+	inputs  string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
 	// at is the revision that each Cluster is composed at, and came since when, if nothing was composed for a while before.
@@ -196,6 +200,11 @@ func (c *Composition) Built(revision string) bool {
 	return built
 }
 
+// Awaited reports whether a revision is being fetched, so that it will be known in a moment what it declares.
+func (c *Composition) Awaited(revision string) bool {
+	return c.state.missing[revision] == v1alpha1.ReasonSourceNotReady
+}
+
 // Lacks reports whether a revision is known not to have a Cluster that the newest one has.
 func (c *Composition) Lacks(cluster types.NamespacedName, revision string) bool {
 	at, built := c.state.versions[revision]
@@ -254,17 +263,18 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	f := run.composed.facts
 	next := composition{
 		at: map[types.NamespacedName]string{}, came: map[types.NamespacedName]time.Time{},
-		newest: f.Newest.Revision, source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
+		missing: run.composed.missing, inputs: run.inputs.Key(), newest: f.Newest.Revision, source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
 		unpinned: run.governed.unpinned, unapplied: map[types.NamespacedName][]string{}, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
-		versions := map[types.NamespacedName]string{}
-		for _, cluster := range from.Clusters() {
+		next.versions[from.Revision] = versionsOf(from)
+		for cluster := range next.versions[from.Revision] {
 			next.declares[cluster] = true
-			versions[cluster] = rollout.DeclaredVersions(cluster, from.Of(cluster)).ControlPlane
 		}
-		next.versions[from.Revision] = versions
+	}
+	for _, from := range run.composed.beside {
+		next.versions[from.Revision] = versionsOf(from)
 	}
 	for _, cluster := range inventory.ClustersAmong(f.Owned) {
 		next.declares[cluster] = true
@@ -300,12 +310,17 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		case reason == v1alpha1.ReasonRolloutPending, reason == v1alpha1.ReasonRolloutConflict:
 			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
 			mark, _ := r.markOf(cluster, run.governed)
-			before := cmp.Or(next.applied[cluster], run.governed.whole)
-			if owned := amongst(f.Newest.Of(cluster), setOf(f.Owned)); owned != nil && (&Composition{state: &next}).Lacks(cluster, before) { // a HelmRelease, which was not known to make it, came after that
-				before = f.Newest.Revision
+			before, awaited := cmp.Or(next.applied[cluster], run.governed.whole), false
+			if newest := f.Newest.Of(cluster); amongst(newest, setOf(f.Owned)) != nil {
+				switch c := (&Composition{state: &next}); {
+				case c.Lacks(cluster, before): // a HelmRelease, which was not known to make it, came after that
+					before = f.Newest.Revision
+				case c.Awaited(before) && len(releasesOf(newest)) > 0: // which is not known before that revision is
+					before, awaited = "", true
+				}
 			}
 			applied = cmp.Or(run.governed.unpinned[cluster], mark, before)
-			next.untold[cluster] = complete && applied == ""
+			next.untold[cluster] = complete && applied == "" && !awaited
 		default:
 			from, _ := f.At(cluster)
 			if applied = run.composed.appliedAt(cluster); complete && applied != "" || from == nil {
@@ -333,6 +348,15 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	run.known.composition = &next
 	run.known.mu.Unlock()
 	r.known.composed(run.name())
+}
+
+// versionsOf are the versions of Kubernetes that a rendering declares of its Clusters.
+func versionsOf(from *compose.Rendering) map[types.NamespacedName]string {
+	versions := map[types.NamespacedName]string{}
+	for _, cluster := range from.Clusters() {
+		versions[cluster] = rollout.DeclaredVersions(cluster, from.Of(cluster)).ControlPlane
+	}
+	return versions
 }
 
 // unapplied are objects of the composition that are not in place.

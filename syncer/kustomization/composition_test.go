@@ -573,6 +573,48 @@ func TestCreatedIsTakenIn(t *testing.T) {
 	}
 }
 
+// TestLacksAfterRestart: what Clusters could go back to is read also by a process that began when none had it any more:
+// else it would seem to have a Cluster that came after it. Until it is there, it is awaited.
+func TestLacksAfterRestart(t *testing.T) {
+	const r1, r2, r3 = "main@sha1:1", "main@sha1:2", "main@sha1:3"
+	r := &tier{t: t}
+	r.rollout("waves", func(o *v1alpha1.Rollout) {
+		o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: r1}}
+		o.Status.Run = &v1alpha1.RolloutRun{RolloutRevision: v1alpha1.RolloutRevision{Revision: r2}, Phase: v1alpha1.RolloutProgressing}
+	})
+	r.child("a", "waves="+r2)
+	r.child("b", "waves="+r3)
+	r.cluster("a", "")
+	r.cluster("b", "")
+	s := r.take(func(k *kustomizev1.Kustomization) { k.Status.Inventory = refs(entriesOf("a", "b")) })
+	b := types.NamespacedName{Namespace: "apps", Name: "b"}
+	newest, run, good := fleetOf(t, r3, "a=v1.37.0", "b=v1.37.0"), fleetOf(t, r2, "a=v1.36.0"), fleetOf(t, r1, "a=v1.35.0")
+	if end := s.composes(t, newest, run); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.noteComposition(s.run, true)
+	if c := s.Composed(s.name()); c.Lacks(b, r1) || !c.Awaited(r1) || !c.Lacks(b, r2) || c.Awaited(r2) || s.foundOut(s.run) {
+		t.Errorf("the last good revision, which is not there yet, lacks it: %t, is awaited: %t", c.Lacks(b, r1), c.Awaited(r1))
+	}
+	s.Sources.Snapshots.Fail(sourceKey(s.Obj), r1, errors.New("it does not answer"))
+	if !s.foundOut(s.run) {
+		t.Error("that it cannot be fetched is no reason to look")
+	}
+	if end := s.composes(t, newest, run, good); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	if !s.foundOut(s.run) {
+		t.Error("that it is there is no reason to look")
+	}
+	s.noteComposition(s.run, true)
+	if c := s.Composed(s.name()); !c.Lacks(b, r1) || c.Awaited(r1) || s.foundOut(s.run) {
+		t.Errorf("the last good revision lacks it: %t, is awaited: %t", c.Lacks(b, r1), c.Awaited(r1))
+	}
+	if got := s.applies(); !strings.Contains(got, "Cluster/a at "+r2) || !strings.Contains(got, "Cluster/b at "+r3) {
+		t.Errorf("what is applied is %s", got)
+	}
+}
+
 // TestCreatedByReleaseIsTakenIn: so is one that a HelmRelease of the newest commit makes, which nobody could know before:
 // it never had the last good revision, which lacks it.
 func TestCreatedByReleaseIsTakenIn(t *testing.T) {
@@ -615,6 +657,17 @@ func TestCreatedByReleaseIsTakenIn(t *testing.T) {
 	s.updates(t, child)
 	s.run.known.composition.applied = nil
 	takenIn("none has it any more")
+	// So it is by a process that has begun since, once that has the revision of before.
+	s.run = newRun(s.run.Record, &progress{}, s.now)
+	s.Reconciler.known.progress[s.name()], s.Sources.Snapshots = s.run.known, source.NewSnapshots()
+	if end := s.composes(t, newest); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.noteComposition(s.run, true)
+	if got := s.Composed(s.name()); got.Applied(b) != "" || got.Untold(b) {
+		t.Errorf("before that is known it is taken in at %q, untold: %t", got.Applied(b), got.Untold(b))
+	}
+	takenIn("another process found none that has it")
 	// One of which nothing was applied here was made elsewhere, and has no revision of this.
 	s.run.known.composition.applied, s.Obj.Status.Inventory = nil, refs(entriesOf("a"))
 	if end := s.composes(t, newest, older); end != nil {

@@ -54,7 +54,7 @@ type governed struct {
 	marks map[types.NamespacedName]string
 	// good is the revision that passed all waves of each Rollout last.
 	good map[string]string
-	// brought are the revisions of the runs.
+	// brought are the revisions of the runs that are under way.
 	brought []string
 	// id identifies all of it.
 	id string
@@ -119,7 +119,7 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 		if good := rollouts[i].Status.LastGood; good != nil {
 			g.good[rollouts[i].Name] = good.Revision
 		}
-		if run := rollouts[i].Status.Run; run != nil {
+		if run := rollouts[i].Status.Run; run != nil && rollout.Active(run) {
 			g.brought = append(g.brought, run.Revision)
 		}
 	}
@@ -320,12 +320,25 @@ func byName(a, b types.NamespacedName) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
-// needs are the revisions that some Cluster may have.
+// besides are the revisions that Clusters may be given next, and the one that those count as having which were given
+// none yet.
+func (g *governed) besides() []string {
+	list := append(slices.Collect(maps.Values(g.good)), g.brought...)
+	if g.waits() && g.whole != "" {
+		list = append(list, g.whole)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(list)))
+}
+
+// needs are the revisions that some Cluster may have, or is about to.
 func (g *governed) needs(key source.Key) []source.Pinned {
 	if g == nil {
 		return nil
 	}
 	set := map[string]bool{}
+	for _, revision := range g.besides() {
+		set[revision] = true
+	}
 	for _, pin := range g.pins {
 		set[pin.Revision] = true
 	}

@@ -1,10 +1,13 @@
 package kustomization
 
 import (
+	"context"
 	"slices"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/render"
@@ -75,6 +78,70 @@ func (p *progress) olderPlain() []string {
 		all = append(all, o.plain...)
 	}
 	return all
+}
+
+// beside are what Clusters may be given next, or count as having, where none of them has it: a process that has begun
+// since that was applied does not know otherwise which Clusters it lacks. A revision that cannot be read keeps nobody
+// else from what he may have.
+func (r *Reconciler) beside(ctx context.Context, run *run) (list []*compose.Rendering, missing map[string]string) {
+	f, key := run.composed.facts, run.inputs.Key()
+	known, failed := run.known.built(key)
+	of := revisions{snapshot: run.snapshot, rendering: run.rendering, inputs: run.inputs}
+	missing = map[string]string{}
+	for _, revision := range run.governed.besides() {
+		switch {
+		case revision == f.Newest.Revision, f.Older[revision] != nil, known[revision]:
+			continue
+		case sameRevision(revision, f.Newest.Revision):
+			list = append(list, f.Newest.As(revision))
+			continue
+		case failed[revision]:
+			missing[revision] = meta.BuildFailedReason
+			continue
+		}
+		switch from, problem, err := r.older(ctx, run.Obj, revision, f.Newest, run.governed, of); {
+		case err != nil:
+			log.FromContext(ctx).Error(err, "cannot tell which Clusters a revision has", "revision", revision)
+		case problem.reason != "":
+			missing[revision] = problem.reason
+		default:
+			list = append(list, from)
+		}
+	}
+	return list, missing
+}
+
+// built are the revisions of which it is known what they declare, and failed those that cannot be built with these inputs.
+func (p *progress) built(key string) (known, failed map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, failed = map[string]bool{}, map[string]bool{}
+	if p.composition == nil {
+		return known, failed
+	}
+	for revision := range p.composition.versions {
+		known[revision] = true
+	}
+	for revision, reason := range p.composition.missing {
+		failed[revision] = reason == meta.BuildFailedReason && p.composition.inputs == key
+	}
+	return known, failed
+}
+
+// foundOut reports whether something is known by now of a revision that was not there.
+func (r *Reconciler) foundOut(run *run) bool {
+	run.known.mu.Lock()
+	composition := run.known.composition
+	run.known.mu.Unlock()
+	if composition == nil {
+		return false
+	}
+	for revision, reason := range composition.missing {
+		if reason != meta.BuildFailedReason && (r.Sources.Snapshots.At(composition.source, revision) != nil || r.missing(composition.source, revision).reason != reason) {
+			return true
+		}
+	}
+	return false
 }
 
 // keepOlder forgets the renderings of revisions that no Cluster may have any more.

@@ -64,5 +64,5 @@ func (r *Reconciler) waitsForWorker(ctx context.Context, run *run) {
 // stands reports whether nothing has to be rendered or applied.
 func (r *Reconciler) stands(run *run) bool {
 	return run.Obj.Annotations[target.Annotation] == "" && run.target.Local() &&
-		run.known.stands(run.key, run.snapshot, run.Obj) && r.Memo.Clean(run.name(), run.known.remembered())
+		run.known.stands(run.key, run.snapshot, run.Obj) && r.Memo.Clean(run.name(), run.known.remembered()) && !r.foundOut(run)
 }
