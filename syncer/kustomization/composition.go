@@ -56,7 +56,8 @@ type composition struct {
 	inputs  string
 	// applied is the revision that all of a Cluster was applied at last.
 	applied map[types.NamespacedName]string
-	// at is the revision that each Cluster is composed at, and came since when, if nothing was composed for a while before.
+	// at is the revision that each Cluster is composed at, and came since when, if nothing was composed for a while before,
+	// or this process did not find it in place at first.
 	at   map[types.NamespacedName]string
 	came map[types.NamespacedName]time.Time
 	// unpinned Clusters have what was applied past their Rollout, with its revision.
@@ -284,16 +285,25 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			next.at[cluster], next.releases[cluster] = from.Revision, releasesOf(from.Of(cluster))
 		}
 	}
+	unapplied, changed, going := run.unapplied(complete), setOf(run.changed()), run.going(complete)
 	run.known.mu.Lock()
-	if before := run.known.composition; before != nil {
-		maps.Copy(next.applied, before.applied)
-		for cluster, revision := range next.at {
-			if before.at[cluster] == revision {
-				next.came[cluster] = before.came[cluster]
-			} else if run.known.idle != "" {
+	before := run.known.composition
+	for cluster, revision := range next.at {
+		switch {
+		case before != nil && before.at[cluster] == revision:
+			next.came[cluster] = before.came[cluster]
+		case run.known.idle != "":
+			next.came[cluster] = r.Now()
+		case before == nil || before.at[cluster] == "":
+			// The process before this one may have composed nothing for a while: what is not found in place comes only now.
+			from, _ := f.At(cluster)
+			if objects := from.Of(cluster); amongst(objects, changed) != nil || amongst(objects, unapplied) != nil {
 				next.came[cluster] = r.Now()
 			}
 		}
+	}
+	if before != nil {
+		maps.Copy(next.applied, before.applied)
 		// What many would go back to is judged also when no Cluster has it any more, and what they are about to get
 		// while none has it yet. What was applied last of all tells which Clusters came since.
 		for _, revision := range append(slices.Collect(maps.Values(f.Good)), append(run.governed.brought, run.governed.whole)...) {
@@ -302,24 +312,22 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 			}
 		}
 	}
-	unapplied, changed := run.unapplied(complete), setOf(run.changed())
-	going := run.going(complete)
 	for cluster := range next.declares {
 		applied := ""
 		switch reason := run.composed.held[cluster].reason; {
 		case reason == v1alpha1.ReasonRolloutPending, reason == v1alpha1.ReasonRolloutConflict:
 			// Nothing of it was touched: it has what a Rollout let it have last, or what was applied before one came.
 			mark, _ := r.markOf(cluster, run.governed)
-			before, awaited := cmp.Or(next.applied[cluster], run.governed.whole), false
+			had, awaited := cmp.Or(next.applied[cluster], run.governed.whole), false
 			if newest := f.Newest.Of(cluster); amongst(newest, setOf(f.Owned)) != nil {
 				switch c := (&Composition{state: &next}); {
-				case c.Lacks(cluster, before): // a HelmRelease, which was not known to make it, came after that
-					before = f.Newest.Revision
-				case c.Awaited(before) && len(releasesOf(newest)) > 0: // which is not known before that revision is
-					before, awaited = "", true
+				case c.Lacks(cluster, had): // a HelmRelease, which was not known to make it, came after that
+					had = f.Newest.Revision
+				case c.Awaited(had) && len(releasesOf(newest)) > 0: // which is not known before that revision is
+					had, awaited = "", true
 				}
 			}
-			applied = cmp.Or(run.governed.unpinned[cluster], mark, before)
+			applied = cmp.Or(run.governed.unpinned[cluster], mark, had)
 			next.untold[cluster] = complete && applied == "" && !awaited
 		default:
 			from, _ := f.At(cluster)

@@ -277,6 +277,60 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestReachedAfterRestart: what a process does not find in place when it begins reaches the Cluster only then: the one before
+// may have composed nothing for hours. What it finds there is as old as its pin.
+func TestReachedAfterRestart(t *testing.T) {
+	const r2, r3 = "main@sha1:2", "main@sha1:3"
+	for name, tc := range map[string]struct {
+		reason string
+		action ssa.Action
+		// incomplete: nothing of it could be applied. late: its revision is fetched again first.
+		incomplete, late bool
+		now              bool
+	}{
+		"Sent":    {reason: "it is applied now", action: ssa.ConfiguredAction, now: true},
+		"Found":   {reason: "it was there", action: ssa.UnchangedAction},
+		"Refused": {reason: "nothing of it is there yet", incomplete: true, now: true},
+		"Fetched": {reason: "it is applied once its revision is there", action: ssa.ConfiguredAction, late: true, now: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("a", "waves="+r2)
+			r.cluster("a", "")
+			s := r.take(func(k *kustomizev1.Kustomization) { k.Status.Inventory = refs(entriesOf("a")) })
+			newest, older := fleetOf(t, r3, "a=v1.37.0"), []*source.Snapshot{fleetOf(t, r2, "a=v1.36.0")}
+			if tc.late {
+				if end := s.composes(t, newest); end != nil {
+					t.Fatalf("%s: it ended as %+v", tc.reason, end)
+				}
+				s.noteComposition(s.run, true)
+			}
+			if end := s.composes(t, newest, older...); end != nil {
+				t.Fatalf("%s: it ended as %+v", tc.reason, end)
+			}
+			s.run.sync = &apply.Result{Changes: ssa.NewChangeSet()}
+			for _, u := range s.rendering.Objects {
+				if !tc.incomplete {
+					s.run.sync.Changes.Add(ssa.ChangeSetEntry{ObjMetadata: object.UnstructuredToObjMetadata(u), GroupVersion: u.GroupVersionKind().Version, Action: tc.action})
+				}
+			}
+			want := time.Time{}
+			if tc.now {
+				want = s.now
+			}
+			for range 2 { // and it stays so
+				s.noteComposition(s.run, !tc.incomplete)
+				is, since := s.Composed(s.name()).Reached(types.NamespacedName{Namespace: "apps", Name: "a"}, r2)
+				if !is || !since.Equal(want) {
+					t.Errorf("%s: it is reached: %t, since %s, want %s", tc.reason, is, since, want)
+				}
+				s.now = s.now.Add(time.Minute)
+			}
+		})
+	}
+}
+
 // TestRefusesGood: what many would go back to is judged when no Cluster has it any more.
 func TestRefusesGood(t *testing.T) {
 	const good, bad = "main@sha1:1", "main@sha1:2"
