@@ -81,7 +81,11 @@ func (r *Reconciler) pins(ctx context.Context, run *run) *end {
 		return &end{err: err}
 	}
 	key := sourceKey(run.Obj)
-	r.Sources.Snapshots.Retain(holderOf(run.name()), run.governed.needs(key)...)
+	var also []string
+	if run.governed != nil && r.Sources.Snapshots.At(key, run.snapshot.Revision) != nil {
+		also = []string{run.known.newest(key, run.inputs.Key()), run.snapshot.Revision} // of which one may stand in for what comes
+	}
+	r.Sources.Snapshots.Retain(holderOf(run.name()), run.governed.needs(key, also...)...)
 	if run.governed == nil {
 		run.known.ungoverned()
 		return nil

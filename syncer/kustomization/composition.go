@@ -138,8 +138,8 @@ func (c *Composition) Applied(cluster types.NamespacedName) string { return c.st
 // applied, and nothing says what it was made from. One that was created meanwhile is told of by the next run.
 func (c *Composition) Untold(cluster types.NamespacedName) bool { return c.state.untold[cluster] }
 
-// Idle is why nothing is applied of what Clusters may have, as where the newest revision cannot be built, a dependency is
-// not ready, or the Kustomization is suspended; empty if it is.
+// Idle is why nothing is applied of what Clusters may have, as where neither the newest revision nor one that stands in for it
+// can be built, a dependency is not ready, or the Kustomization is suspended; empty if it is.
 func (c *Composition) Idle() string { return c.idle }
 
 // Reached reports whether a Cluster is composed at a revision, and since when if nothing was composed for a while before

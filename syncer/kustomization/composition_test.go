@@ -1,6 +1,7 @@
 package kustomization
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/ssa"
 	"github.com/google/go-cmp/cmp"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -210,8 +212,8 @@ func TestOthersCluster(t *testing.T) {
 	}
 }
 
-// TestIdle: while the newest revision does not build, or the Kustomization is suspended, what Clusters are given does not
-// reach them, which is told, and since when it does.
+// TestIdle: while neither the newest revision nor another one builds, or the Kustomization is suspended, what Clusters are
+// given does not reach them, which is told, and since when it does.
 func TestIdle(t *testing.T) {
 	const r1, r2, r3, r4 = "main@sha1:1", "main@sha1:2", "main@sha1:3", "main@sha1:4"
 	r := &tier{t: t}
@@ -241,6 +243,7 @@ func TestIdle(t *testing.T) {
 	}
 	child.Status.Rollouts[0].Revision = r2
 	s.updates(t, child)
+	s.Obj.Spec.PostBuild = &kustomizev1.PostBuild{Substitute: map[string]string{"variable": "other"}} // with which nothing was built before
 	if !reconcile(fleetOf(t, r3, "bad={")) {
 		t.Fatal("it builds")
 	}
@@ -274,6 +277,56 @@ func TestIdle(t *testing.T) {
 	}
 	if got := s.Composed(s.name()).Idle(); got != "it is suspended" {
 		t.Errorf("it idles: %q", got)
+	}
+}
+
+// TestStandIn: while the newest revision cannot be built, the one that was built last stands in for it, and Clusters get
+// what they may have.
+func TestStandIn(t *testing.T) {
+	const r1, r2, r3 = "main@sha1:1", "main@sha1:2", "main@sha1:3"
+	r := &tier{t: t}
+	r.rollout("waves", nil)
+	r.child("a", "waves="+r1)
+	r.child("b", "waves="+r1)
+	s := r.take(nil)
+	older := []*source.Snapshot{fleetOf(t, r1, "a=v1.35.0", "b=v1.35.0"), fleetOf(t, r2, "a=v1.36.0", "b=v1.36.0")}
+	bad := fleetOf(t, r3, "bad={")
+	if end := s.composes(t, older[1], older...); end != nil {
+		t.Fatalf("it ended as %+v", end)
+	}
+	s.noteComposition(s.run, true)
+	a := types.NamespacedName{Namespace: "apps", Name: "a"}
+	for _, pin := range []string{r2, r1} { // which is taken back
+		child := &v1alpha1.Child{}
+		if err := s.client.Get(t.Context(), a, child); err != nil {
+			t.Fatal(err)
+		}
+		child.Status.Rollouts[0].Revision = pin
+		s.updates(t, child)
+		applied := ""
+		s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+			if applied = s.applies(); !s.Reconciler.current(s.run, &source.View{}) {
+				t.Error("what it no longer declares would stay")
+			}
+			return apply.Result{Changes: ssa.NewChangeSet(), Complete: true}, nil
+		}
+		s.run = newRun(s.run.Record, s.run.known, s.now)
+		end := s.composes(t, bad, older...)
+		s.idles(s.run)
+		if ready := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.ReadyCondition); end == nil || ready == nil || ready.Reason != meta.BuildFailedReason || s.Obj.Status.LastAttemptedRevision != r3 {
+			t.Errorf("it ended as %+v, and says %+v of %s", end, ready, s.Obj.Status.LastAttemptedRevision)
+		}
+		value := map[string]string{r1: "v1.35.0", r2: "v1.36.0"}[pin]
+		want := "Cluster/a at " + pin + ", Cluster/b at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a " + value + ", LocalControlPlane/b v1.35.0"
+		if diff := cmp.Diff(want, applied); diff != "" {
+			t.Errorf("applied is: -want, +got:\n%s", diff)
+		}
+		if c := s.Composed(s.name()); c.Applied(a) != pin || c.Idle() != "" || c.Built(r3) {
+			t.Errorf("a is at %q, it idles: %q", c.Applied(a), c.Idle())
+		}
+	}
+	if s.Sources.Snapshots.Retain(source.Holder{Kind: "Test"}); s.Sources.Snapshots.At(sourceKey(s.Obj), r2) == nil {
+		t.Error("what stands in is not kept")
 	}
 }
 

@@ -184,6 +184,9 @@ func (r *Reconciler) current(run *run, view *source.View) bool {
 	if err != nil || snapshot == nil || run.snapshot == nil || snapshot == run.snapshot || snapshot.Revision == run.snapshot.Revision {
 		return true
 	}
+	if run.unbuilt != nil && snapshot.Revision == run.unbuilt.Revision {
+		return true // it declares what stands in for that
+	}
 	same, err := run.rendering.Reads.Unchanged(snapshot)
 	return err == nil && same
 }

@@ -330,15 +330,16 @@ func (g *governed) besides() []string {
 	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
-// needs are the revisions that some Cluster may have, or is about to.
-func (g *governed) needs(key source.Key) []source.Pinned {
+// needs are the revisions that some Cluster may have, or is about to, and others that are kept.
+func (g *governed) needs(key source.Key, also ...string) []source.Pinned {
 	if g == nil {
 		return nil
 	}
 	set := map[string]bool{}
-	for _, revision := range g.besides() {
+	for _, revision := range append(g.besides(), also...) {
 		set[revision] = true
 	}
+	delete(set, "")
 	for _, pin := range g.pins {
 		set[pin.Revision] = true
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/syncer/compose"
 	"github.com/cascade-gitops/cascade/syncer/render"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // olderRendering is what a revision declares that is not the newest one. The objects are
@@ -126,6 +127,17 @@ func (p *progress) built(key string) (known, failed map[string]bool) {
 		failed[revision] = reason == meta.BuildFailedReason && p.composition.inputs == key
 	}
 	return known, failed
+}
+
+// newest is the revision that was composed last with what Clusters may have; empty if that was of another source, or of
+// other inputs.
+func (p *progress) newest(from source.Key, key string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.composition; c != nil && c.source == from && c.inputs == key {
+		return c.newest
+	}
+	return ""
 }
 
 // foundOut reports whether something is known by now of a revision that was not there.

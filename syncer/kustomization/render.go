@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -23,8 +24,7 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 		r.Memo.DoubtAll(run.name())
 	}
 	if !run.governed.past() {
-		obj.Status.LastAttemptedRevision = run.snapshot.Revision
-		run.known.attempts(run.snapshot.Revision)
+		run.attempts()
 	}
 	run.target = target.Of(obj, r.Targets.ServiceAccount)
 	if r.stands(run) {
@@ -38,12 +38,63 @@ func (r *Reconciler) render(ctx context.Context, run *run) *end {
 	}
 	if err != nil {
 		run.known.invalidate()
+		again := r.standIn(ctx, run)
+		reason := meta.BuildFailedReason
 		if errors.Is(err, render.ErrPathNotFound) {
-			return r.failed(ctx, run, meta.ArtifactFailedReason, fmt.Errorf("kustomization %w", err))
+			reason, err = meta.ArtifactFailedReason, fmt.Errorf("kustomization %w", err)
 		}
-		return r.failed(ctx, run, meta.BuildFailedReason, err)
+		end := r.failed(ctx, run, reason, err)
+		if again > 0 {
+			end.result.RequeueAfter = min(end.result.RequeueAfter, again)
+		}
+		return end
 	}
 	return nil
+}
+
+// standIn applies what Clusters may have while the newest revision cannot be built, beside what the one before it has for
+// everybody: a run that is under way goes on, and what is taken back goes. It returns when to look again, zero for no
+// time of its own. With another spec, or other inputs, that one was never composed.
+func (r *Reconciler) standIn(ctx context.Context, run *run) time.Duration {
+	if run.governed == nil || run.governed.past() {
+		return 0
+	}
+	newest := run.snapshot
+	snapshot := r.Sources.Snapshots.At(sourceKey(run.Obj), run.known.newest(sourceKey(run.Obj), run.inputs.Key()))
+	if snapshot == nil || snapshot.Revision == newest.Revision {
+		return 0
+	}
+	rendering, err := render.Render(ctx, snapshot, run.inputs)
+	if err != nil {
+		return 0 // nor can that be built any more
+	}
+	run.snapshot, run.unbuilt, run.rendering = snapshot, newest, rendering
+	run.attempts()
+	defer func() {
+		run.snapshot, run.unbuilt, run.rendering = newest, nil, nil
+		run.attempts()
+		run.known.invalidate()
+	}()
+	for _, step := range []step{r.compose, r.aim, r.apply} {
+		switch end := step(ctx, run); {
+		case end == nil:
+		case end.err != nil:
+			log.FromContext(ctx).Error(end.err, "cannot apply what Clusters may have", "revision", snapshot.Revision)
+			return rolloutPoll
+		default:
+			return end.result.RequeueAfter
+		}
+	}
+	if run.composed.waits() {
+		return rolloutPoll
+	}
+	return 0
+}
+
+// attempts notes that the snapshot is about to be applied.
+func (run *run) attempts() {
+	run.Obj.Status.LastAttemptedRevision = run.snapshot.Revision
+	run.known.attempts(run.snapshot.Revision)
 }
 
 // waitsForWorker says so in the status, which would tell what was before for as long as

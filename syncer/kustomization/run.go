@@ -57,6 +57,8 @@ type run struct {
 	// the revision that it may have, and sets composed, which is nil without a Rollout.
 	rendering *render.Rendering
 	composed  *composed
+	// unbuilt is the newest snapshot while it cannot be built, and snapshot the one that stands in for it.
+	unbuilt *source.Snapshot
 	// composes: what Clusters may have was composed and tried, or all of it is in place.
 	composes bool
 	// unidentified: it is not known whether the target is the cluster that the inventory is
