@@ -221,6 +221,8 @@ type layerNotes struct {
 	// and that the last rendering has nothing of.
 	noted bool
 	idle  []v1alpha1.RolloutPinnedSource
+	// handed: the last rendering left something to another layer, of which nothing tells if that drops it.
+	handed bool
 	// movers are Rollouts that let the child have what it may have of the layer; others did so before they came. given is
 	// what it might have when it was sent last, as its record says; empty if nobody read that.
 	movers []string

@@ -14,6 +14,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/plan"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
@@ -402,6 +403,59 @@ func (s *seeding) declaredAhead(ctx context.Context, asked int) (plan.Declared, 
 		d.Entries = next.rendered.entries
 	}
 	return d, true
+}
+
+// movedAway is what the layer has at an older revision, where a Rollout holds it, and lacks at the newest one, and what
+// another layer of the child has applied: a later commit moved it there. Both would send it as they have it, in turn, each
+// time that they compare. It is the layer's again once the other one drops it.
+func (s *seeding) movedAway(ctx context.Context) []inventory.Entry {
+	if s.ahead || s.whole || s.pin == nil || s.layer.Spec.SourceRef == nil || s.snapshot == nil {
+		return nil
+	}
+	newest := s.seen(layerSource(s.layer))
+	if newest == nil || newest.Revision == s.snapshot.Revision || s.contents.same(s.layer, s.snapshot, newest) {
+		return nil
+	}
+	next, ok := s.declaredAhead(ctx)
+	if !ok || !next.Known {
+		return nil
+	}
+	former := inventory.Difference(s.rendered.entries, next.Entries)
+	if len(former) == 0 {
+		return nil
+	}
+	var others []plan.Declared
+	for _, o := range s.layers {
+		if o.layer.Name != s.layer.Name {
+			others = append(others, o.inPlace(ctx))
+		}
+	}
+	claimed := plan.Claims(others, s.key().String())
+	return slices.DeleteFunc(former, func(e inventory.Entry) bool {
+		c, err := claimed(ctx, e, e)
+		return err != nil || c.Owner == "" || c.Kind != apply.Recorded
+	})
+}
+
+// inPlace is what a layer of the child declares, if all of it is there. It has a rendering of its own: the layer may not
+// have had its turn.
+func (s *seeding) inPlace(ctx context.Context) plan.Declared {
+	entry, d := entryOf(s.child, s.layer.Name), plan.Declared{Layer: s.key().String(), Known: true}
+	if entry == nil || entry.Digest == "" || entry.Digest != entry.LastAttemptedDigest {
+		return d
+	}
+	is := s.rendered
+	if is == nil {
+		now := &seeding{push: s.push, layer: s.layer, as: s.as, vars: maps.Clone(s.push.vars), notes: &layerNotes{}, whole: true}
+		if s.gather(ctx, now) != nil || now.render(ctx) != nil {
+			return d
+		}
+		is = now.rendered
+	}
+	if d.Applied = is.digest == entry.Digest; d.Applied {
+		d.Entries = is.entries
+	}
+	return d
 }
 
 // holderOf is who retains revisions for a child.

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -289,6 +291,76 @@ func TestContents(t *testing.T) {
 
 func noteOf(value string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note, namespace: ns}\ndata: {at: \"" + value + "\"}\n"
+}
+
+// TestMovedToLayer: what a later commit moved to another layer is not sent any more as an older revision has it, once that
+// layer has applied it, for as long as it declares it.
+func TestMovedToLayer(t *testing.T) {
+	values := strings.ReplaceAll(noteOf("2"), "name: note", "name: values")
+	here := map[string]string{"a.yaml": noteOf("1"), "b.yaml": values}
+	for name, tc := range map[string]struct {
+		reason string
+		// newest is what the newest revision of the layer has, and other what the other layer has.
+		newest, other map[string]string
+		// part: not all of the other layer is there. turn: it had its turn in this run.
+		part, turn, moved bool
+	}{
+		"Moved":   {reason: "the other layer has it", newest: map[string]string{"a.yaml": noteOf("2")}, other: map[string]string{"b.yaml": values}, moved: true},
+		"Turn":    {reason: "the other layer was just sent", newest: map[string]string{"a.yaml": noteOf("2")}, other: map[string]string{"b.yaml": values}, turn: true, moved: true},
+		"NotYet":  {reason: "the other layer is not in place", newest: map[string]string{"a.yaml": noteOf("2")}, other: map[string]string{"b.yaml": values}, part: true},
+		"Dropped": {reason: "a commit after that took it out of the other layer", newest: map[string]string{"a.yaml": noteOf("2")}, other: map[string]string{"a.yaml": strings.ReplaceAll(values, "values", "more")}},
+		"Both":    {reason: "the layer has it at the newest revision, too", newest: map[string]string{"a.yaml": noteOf("2"), "b.yaml": values}, other: map[string]string{"b.yaml": values}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, here)
+			f.snapshot.Revision = "r1"
+			f.children.Snapshots, f.children.Accounts = source.NewSnapshots(), &account.Accounts{}
+			f.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet"}
+			apps := layerOn("apps")
+			apps.UID, apps.Generation, apps.Spec.SourceRef = "2", 1, &v1alpha1.SourceReference{Kind: "GitRepository", Name: "apps"}
+			newest, theirs := snapshotOf(t, tc.newest), snapshotOf(t, tc.other)
+			newest.Revision = "r2"
+			f.children.Snapshots.Put(layerSource(f.layer), newest)
+			f.children.Snapshots.Put(layerSource(apps), theirs)
+			s := f.on(0)
+			s.as, s.notes, s.pin = &account.Account{}, &layerNotes{}, &v1alpha1.RolloutRevision{Revision: "r1"}
+			other := func() *seeding {
+				return &seeding{push: s.push, layer: apps, vars: maps.Clone(s.push.vars), notes: &layerNotes{}}
+			}
+			sent := other()
+			if err := errors.Join(s.gather(t.Context(), sent), sent.render(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			entry := v1alpha1.ChildLayer{Name: "apps", Digest: sent.rendered.digest, LastAttemptedDigest: sent.rendered.digest}
+			if tc.part {
+				entry.Digest = "sha256:1"
+			}
+			s.child.Status.Layers = []v1alpha1.ChildLayer{entry}
+			if s.layers = []*seeding{s, sent}; !tc.turn {
+				s.layers[1] = other()
+			}
+			if err := s.render(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range s.rendered.entries {
+				got = append(got, e.Name)
+			}
+			want := []string{"note", "values"}
+			if tc.moved {
+				want = want[:1]
+			}
+			if diff := cmp.Diff(want, got); diff != "" || s.notes.handed != tc.moved {
+				t.Errorf("%s: it looks again: %t, declared are: -want, +got:\n%s", tc.reason, s.notes.handed, diff)
+			}
+			if len(objectsIn(s.rendered.phases[len(s.rendered.phases)-2])) != len(want) {
+				t.Errorf("%s: sent are %v", tc.reason, s.rendered.phases)
+			}
+			if !tc.turn && s.layers[1].rendered != nil {
+				t.Errorf("%s: the other layer is rendered before its turn", tc.reason)
+			}
+		})
+	}
 }
 
 // TestOtherPins: what became of a revision does not wake the child that says so.

@@ -49,6 +49,9 @@ type seeding struct {
 	pin *v1alpha1.RolloutRevision
 	// ahead: the layer is rendered as if no Rollout moved anything.
 	ahead bool
+	// handed is what another layer has by now, and is left to it. whole: nothing is.
+	handed []inventory.Entry
+	whole  bool
 	// standing is why a layer that is in place gets nothing new; empty if it may.
 	standing string
 	// unvisited: nothing was found out about the layer, and nothing done. What is asked of it
@@ -106,16 +109,29 @@ func (s *seeding) render(ctx context.Context) error {
 	if s.rendered != nil {
 		return nil
 	}
-	phases, err := s.phases(ctx)
+	made, err := s.make(ctx)
 	if err != nil {
 		return err
 	}
+	s.rendered = made
+	s.handed = s.movedAway(ctx)
+	if s.notes.handed = len(s.handed) > 0; s.notes.handed {
+		s.rendered, err = s.make(ctx)
+	}
+	return err
+}
+
+// make renders the layer without what it handed over.
+func (s *seeding) make(ctx context.Context) (*rendered, error) {
+	phases, err := s.phases(ctx)
+	if err != nil {
+		return nil, err
+	}
 	digest, err := digestOf(phases)
 	if err != nil {
-		return reason.Because(v1alpha1.ReasonSeedFailed, err)
+		return nil, reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}
-	s.rendered = &rendered{phases: phases, entries: declared(phases), digest: digest}
-	return nil
+	return &rendered{phases: phases, entries: declared(phases), digest: digest}, nil
 }
 
 // bring brings the layer into the child. It returns nil once all that the layer declares

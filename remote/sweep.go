@@ -45,7 +45,7 @@ type seal struct {
 // nobody wrote to any of its objects, or to its record. The layer of an account is always
 // compared: lists do not tell what the account may do.
 func (s *seeding) sealed(ctx context.Context) (bool, error) {
-	if s.notes.seal == nil || !s.as.Parent() {
+	if s.notes.seal == nil || s.notes.handed || !s.as.Parent() {
 		return false, nil
 	}
 	if s.run.notes.slow {

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/keep"
@@ -97,6 +99,9 @@ func (s *seeding) fromGit(ctx context.Context) ([]apply.Phase, error) {
 	}
 	if objects, err = s.pinObjects(objects); err != nil {
 		return nil, err
+	}
+	if len(s.handed) > 0 {
+		objects = slices.DeleteFunc(slices.Clone(objects), func(f *apply.Frozen) bool { return slices.Contains(s.handed, inventory.Of(f.Object())) })
 	}
 	var first, then []*apply.Frozen
 	for _, f := range objects {
