@@ -109,20 +109,20 @@ func (s *seeding) render(ctx context.Context) error {
 	if s.rendered != nil {
 		return nil
 	}
-	made, err := s.make(ctx)
+	made, err := s.rendering(ctx)
 	if err != nil {
 		return err
 	}
 	s.rendered = made
 	s.handed = s.movedAway(ctx)
 	if s.notes.handed = len(s.handed) > 0; s.notes.handed {
-		s.rendered, err = s.make(ctx)
+		s.rendered, err = s.rendering(ctx)
 	}
 	return err
 }
 
-// make renders the layer without what it handed over.
-func (s *seeding) make(ctx context.Context) (*rendered, error) {
+// rendering is what the layer declares without what it handed over.
+func (s *seeding) rendering(ctx context.Context) (*rendered, error) {
 	phases, err := s.phases(ctx)
 	if err != nil {
 		return nil, err

@@ -85,6 +85,7 @@ func (r *Reconciler) standIn(ctx context.Context, run *run) time.Duration {
 			return end.result.RequeueAfter
 		}
 	}
+	r.noteApplied(run, meta.ProgressingReason) // nobody waits for its health
 	if run.composed.waits() {
 		return rolloutPoll
 	}
