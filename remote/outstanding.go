@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -13,8 +14,9 @@ import (
 
 // Outstanding are the Layers that select a Child of a cluster, which is this tier's own if it is empty, and have not been
 // applied there at the newest revision of their source: what a commit takes out of a Kustomization for one of
-// them is not there yet.
-func (r *Children) Outstanding(ctx context.Context, cluster string) ([]*v1alpha1.Layer, error) {
+// them is not there yet. coming are Layers as they are about to be applied here: those that select such a Child
+// and are not here in this form have not been applied there either.
+func (r *Children) Outstanding(ctx context.Context, cluster string, coming []*v1alpha1.Layer) ([]*v1alpha1.Layer, error) {
 	var err error
 	if cluster == "" {
 		if cluster, err = r.ownUID(ctx); err != nil {
@@ -35,21 +37,45 @@ func (r *Children) Outstanding(ctx context.Context, cluster string) ([]*v1alpha1
 		if err := r.Client.List(ctx, layers, client.InNamespace(child.Namespace)); err != nil {
 			return nil, fmt.Errorf("cannot list Layers: %w", err)
 		}
+		live := map[string]*v1alpha1.Layer{}
 		for j := range layers.Items {
 			layer := &layers.Items[j]
-			if !layer.DeletionTimestamp.IsZero() || layer.Spec.Suspend || layer.Spec.SourceRef == nil {
-				continue
-			}
-			// As long as the Clusters are not listed, it may select any.
-			if of, known := LabelsOf(child, r.Clusters, &layer.Spec.ClusterSelector); known && !Concerns(layer, child, of) {
+			live[layer.Name] = layer
+			if !r.mayGet(layer, child) {
 				continue
 			}
 			if newest := r.Snapshots.Get(layerSource(layer)); newest != nil && r.outstanding(layer, entryOf(child, layer.Name), newest) {
 				outstanding = append(outstanding, layer)
 			}
 		}
+		for _, layer := range coming {
+			if layer.Namespace == child.Namespace && changes(live[layer.Name], layer) && r.mayGet(layer, child) {
+				outstanding = append(outstanding, layer)
+			}
+		}
 	}
 	return outstanding, nil
+}
+
+// mayGet reports whether a child may get something of the source of a layer.
+func (r *Children) mayGet(layer *v1alpha1.Layer, child *v1alpha1.Child) bool {
+	if !layer.DeletionTimestamp.IsZero() || layer.Spec.Suspend || layer.Spec.SourceRef == nil {
+		return false
+	}
+	// As long as the Clusters are not listed, it may select any.
+	of, known := LabelsOf(child, r.Clusters, &layer.Spec.ClusterSelector)
+	return !known || Concerns(layer, child, of)
+}
+
+// changes reports whether a layer is to select others, or to have something else for them, than now; now is nil if it is
+// not there. How and how often it is applied changes nothing of that, and has defaults that a manifest lacks.
+func changes(now, next *v1alpha1.Layer) bool {
+	if now == nil || !now.DeletionTimestamp.IsZero() {
+		return true
+	}
+	a, b := &now.Spec, &next.Spec
+	return a.Suspend != b.Suspend || a.Path != b.Path || !equality.Semantic.DeepEqual(a.SourceRef, b.SourceRef) ||
+		!equality.Semantic.DeepEqual(a.ClusterSelector, b.ClusterSelector) || !equality.Semantic.DeepEqual(a.PostBuild, b.PostBuild)
 }
 
 // outstanding reports whether a layer may get something of the newest revision that it does not have yet. One that has

@@ -25,12 +25,23 @@ func TestOutstanding(t *testing.T) {
 	type fleet struct {
 		child *v1alpha1.Child
 		layer *v1alpha1.Layer
+		// coming are Layers as a Kustomization is about to apply them.
+		coming []*v1alpha1.Layer
+	}
+	// comes has the layer come in another form.
+	comes := func(change func(l *v1alpha1.Layer)) func(f *fleet) {
+		return func(f *fleet) {
+			next := f.layer.DeepCopy()
+			next.Generation, next.Spec.Interval.Duration = 0, time.Hour
+			change(next)
+			f.coming = append(f.coming, next)
+		}
 	}
 	for name, tc := range map[string]struct {
 		reason  string
 		entry   *v1alpha1.ChildLayer
 		cluster string
-		change  func(f fleet)
+		change  func(f *fleet)
 		want    bool
 	}{
 		"Settled":    {"it has what its source has", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
@@ -38,19 +49,31 @@ func TestOutstanding(t *testing.T) {
 		"Unread":     {"a Rollout lets it have the commit before, and the newest has nothing else for it", has("r0", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
 		"Held":       {"a Rollout lets it have the commit before, and the newest has something for it", has("r-1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
 		"New":        {"it has nothing yet", nil, "far", nil, true},
-		"Changed":    {"its path is another one by now", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", func(f fleet) { f.layer.Generation = 2 }, true},
+		"Changed":    {"its path is another one by now", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", func(f *fleet) { f.layer.Generation = 2 }, true},
 		"Waits":      {"it waits for another layer", has("r1", v1alpha1.ReasonDependencyNotReady, time.Minute), "far", nil, true},
 		"Fails":      {"it has failed for long", has("r1", v1alpha1.ReasonBuildFailed, bound), "far", nil, false},
 		"Unhealthy":  {"all of it is there, and is not healthy yet", has("r2", v1alpha1.ReasonProgressing, time.Minute), "far", nil, false},
 		"Deletes":    {"what it no longer declares waits for the Kustomization", has("r2", v1alpha1.ReasonHandOverPending, time.Minute), "far", nil, false},
 		"Elsewhere":  {"it is about another cluster", nil, "other", nil, false},
-		"Own":        {"the Child is this tier's own cluster", nil, "", func(f fleet) { f.child.Status.Identity.KubeSystemUID = "near" }, true},
+		"Own":        {"the Child is this tier's own cluster", nil, "", func(f *fleet) { f.child.Status.Identity.KubeSystemUID = "near" }, true},
 		"NotOwn":     {"the Child is not", nil, "", nil, false},
-		"Others":     {"it is for other clusters", nil, "far", func(f fleet) { f.child.Labels = nil }, false},
-		"Suspended":  {"nobody knows when it goes on", nil, "far", func(f fleet) { f.layer.Spec.Suspend = true }, false},
-		"Child":      {"nor when its Child does", nil, "far", func(f fleet) { f.child.Spec.Suspend = true }, false},
-		"Sourceless": {"it has no source, from which something could come", nil, "far", func(f fleet) { f.layer.Spec.SourceRef = nil }, false},
-		"Unfetched":  {"its source was not fetched", nil, "far", func(f fleet) { f.layer.Spec.SourceRef.Name = "other" }, false},
+		"Others":     {"it is for other clusters", nil, "far", func(f *fleet) { f.child.Labels = nil }, false},
+		"Suspended":  {"nobody knows when it goes on", nil, "far", func(f *fleet) { f.layer.Spec.Suspend = true }, false},
+		"Child":      {"nor when its Child does", nil, "far", func(f *fleet) { f.child.Spec.Suspend = true }, false},
+		"Sourceless": {"it has no source, from which something could come", nil, "far", func(f *fleet) { f.layer.Spec.SourceRef = nil }, false},
+		"Comes":      {"a commit brings a layer for the cluster", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", comes(func(l *v1alpha1.Layer) { l.Name = "new" }), true},
+		"ComesFrom":  {"with its source", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", comes(func(l *v1alpha1.Layer) { l.Name, l.Spec.SourceRef.Name = "new", "new" }), true},
+		"ComesApart": {"it brings one for other clusters", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", comes(func(l *v1alpha1.Layer) {
+			l.Name, l.Spec.ClusterSelector.MatchLabels = "new", map[string]string{"tier": "master"}
+		}), false},
+		"ComesThere": {"it brings one for those of another namespace", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", comes(func(l *v1alpha1.Layer) { l.Name, l.Namespace = "new", "other" }), false},
+		"Moves":      {"a commit gives it another path", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", comes(func(l *v1alpha1.Layer) { l.Spec.Path = "./all" }), true},
+		"Stays":      {"a commit has it compared more often", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", comes(func(*v1alpha1.Layer) {}), false},
+		"GoesOn": {"a commit resumes it", has("r1", v1alpha1.ReasonSucceeded, time.Hour), "far", func(f *fleet) {
+			f.layer.Spec.Suspend = true
+			comes(func(l *v1alpha1.Layer) { l.Spec.Suspend = false })(f)
+		}, true},
+		"Unfetched": {"its source was not fetched", nil, "far", func(f *fleet) { f.layer.Spec.SourceRef.Name = "other" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			child, layer := childNamed("alpha", nil), layerOn("app")
@@ -62,8 +85,9 @@ func TestOutstanding(t *testing.T) {
 			layer.Generation, layer.Spec.ClusterSelector.MatchLabels = 1, map[string]string{"tier": "tenant"}
 			layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet"}
 			key := layerSource(layer)
+			f := &fleet{child: &child, layer: layer}
 			if tc.change != nil {
-				tc.change(fleet{&child, layer})
+				tc.change(f)
 			}
 			c := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(&child, layer).
 				WithIndex(&v1alpha1.Child{}, identityIndex, func(o client.Object) []string {
@@ -74,7 +98,7 @@ func TestOutstanding(t *testing.T) {
 			for _, s := range []source.Snapshot{{Revision: "r-1", Digest: "sha256:a"}, {Revision: "r0", Digest: "sha256:b"}, {Revision: "r2", Digest: "sha256:b"}} {
 				r.Snapshots.Put(key, &s)
 			}
-			got, err := r.Outstanding(t.Context(), tc.cluster)
+			got, err := r.Outstanding(t.Context(), tc.cluster, f.coming)
 			if err != nil || (len(got) == 1) != tc.want {
 				t.Errorf("%s: outstanding are %v, %v; want one: %t", tc.reason, got, err, tc.want)
 			}

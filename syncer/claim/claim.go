@@ -19,7 +19,8 @@
 // kubeconfig that another team has written.
 //
 // A Layer applies to the clusters of Children, and is not rendered here. One that is akin, and has not
-// applied there what it declares by now, may declare anything, as an owner that cannot be rendered.
+// applied there what it declares by now, may declare anything, as an owner that cannot be rendered. So may one that
+// an owner is about to make, or to change.
 //
 // Failure model: an owner that cannot be read is an error, never an absent claim. One
 // that cannot be rendered claims what it has on record.
@@ -64,8 +65,9 @@ type Claims struct {
 	// Kustomizations and HelmReleases tell what these declare.
 	Kustomizations, HelmReleases Declarer
 	// Layers are those that are to have something in a cluster, and have not applied there what they declare
-	// by now. Empty is the cluster that we run in. Nil asks for none.
-	Layers func(ctx context.Context, cluster string) ([]*v1alpha1.Layer, error)
+	// by now: of those that there are, and of those that are coming, in the form in which they will be. Empty is the
+	// cluster that we run in. Nil asks for none.
+	Layers func(ctx context.Context, cluster string, coming []*v1alpha1.Layer) ([]*v1alpha1.Layer, error)
 	Now    func() time.Time
 
 	mu         sync.Mutex
@@ -305,6 +307,10 @@ func EntryOf(o client.Object) inventory.Entry {
 func IsOwner(kind schema.GroupKind) bool {
 	return kind == schema.GroupKind{Group: kustomizev1.GroupVersion.Group, Kind: kustomizev1.KustomizationKind} ||
 		kind == schema.GroupKind{Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind}
+}
+
+func isLayer(kind schema.GroupKind) bool {
+	return kind == schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "Layer"}
 }
 
 // recordedAt is where the objects of an owner's inventory are. A Kustomization that is given

@@ -25,9 +25,10 @@ type indexed struct {
 	owner   client.Object
 	version string
 	rests   []string
-	// below are the owners in the inventory.
-	below []inventory.Entry
-	seen  bool
+	// below are the owners in the inventory. layers: there are Layers in it.
+	below  []inventory.Entry
+	layers bool
+	seen   bool
 }
 
 // update brings the index up to what owners have recorded now: all that there are, in a
@@ -55,8 +56,13 @@ func (x *index) update(owners []client.Object) {
 			// The same name in two namespaces of one owner is two claims.
 			x.owners[rest][id+" "+namespace] = claim{namespace: namespace, owner: e}
 			now.rests = append(now.rests, rest)
-			if below, err := inventory.Parse(ref.ID, ref.Version); err == nil && IsOwner(below.GroupKind()) {
+			below, err := inventory.Parse(ref.ID, ref.Version)
+			switch {
+			case err != nil:
+			case IsOwner(below.GroupKind()):
 				now.below = append(now.below, below)
+			case isLayer(below.GroupKind()):
+				now.layers = true
 			}
 		}
 		x.known[id] = now
@@ -110,4 +116,10 @@ func (x *index) below(e inventory.Entry) []inventory.Entry {
 		return of.below
 	}
 	return nil
+}
+
+// layers reports whether there are Layers in the inventory of an owner.
+func (x *index) layers(e inventory.Entry) bool {
+	of := x.known[e.ID()]
+	return of != nil && of.layers
 }

@@ -40,12 +40,28 @@ type Declaration struct {
 	// Ahead are entries that it has at that revision and does not declare yet: a Rollout lets their Clusters have
 	// them later, perhaps in days. What moves to it from another owner is not to be deleted in between.
 	Ahead []inventory.Entry
-	// Owners are the Kustomizations and HelmReleases among both.
-	Owners []*unstructured.Unstructured
+	// Owners are the Kustomizations and HelmReleases among both, Layers those among Entries.
+	Owners, Layers []*unstructured.Unstructured
 	// Unknown is why it is not known what the owner declares; nil if it is.
 	// Passing: it will be known soon.
 	Unknown error
 	Passing bool
+}
+
+// DeclarationOf is the declaration of objects, of which a Rollout holds some back.
+func DeclarationOf(objects, ahead []*unstructured.Unstructured) Declaration {
+	d := Declaration{Entries: inventory.OfAll(objects), Ahead: inventory.OfAll(ahead)}
+	for _, u := range slices.Concat(objects, ahead) {
+		if IsOwner(u.GroupVersionKind().GroupKind()) {
+			d.Owners = append(d.Owners, &unstructured.Unstructured{Object: u.Object})
+		}
+	}
+	for _, u := range objects {
+		if isLayer(u.GroupVersionKind().GroupKind()) {
+			d.Layers = append(d.Layers, &unstructured.Unstructured{Object: u.Object})
+		}
+	}
+	return d
 }
 
 // mostOwners bounds how many owners a survey looks at that do not exist yet. A tree of
@@ -72,6 +88,8 @@ type survey struct {
 	queue []visit
 	// seen has the forms of owners that were declared.
 	seen map[string]bool
+	// coming are Layers that may have to do with self, as owners that do act are about to apply them.
+	coming []*v1alpha1.Layer
 }
 
 // visit is one look at an owner.
@@ -132,16 +150,36 @@ func (s *survey) layers(ctx context.Context) error {
 			return nil
 		}
 	}
-	layers, err := s.Layers(ctx, cluster)
+	layers, err := s.Layers(ctx, cluster, s.coming)
 	if err != nil {
 		return fmt.Errorf("cannot find out which Layers are to have objects of %s: %w", s.found.self, err)
 	}
 	for _, l := range layers {
-		if sourceOf(l) == sourceOf(s.self) || s.parent != "" && parentOf(l) == s.parent {
+		if s.akinTo(l) {
 			s.found.unsure = append(s.found.unsure, EntryOf(l))
 		}
 	}
 	return nil
+}
+
+// comes notes a Layer in the form in which an owner is about to apply it: the commit that takes something out of self may
+// bring the Layer that is to have it, or give it another path.
+func (s *survey) comes(u *unstructured.Unstructured, by client.Object) {
+	l := &v1alpha1.Layer{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, l); err != nil {
+		return // the API server will not take it either
+	}
+	e := EntryOf(by)
+	metav1.SetMetaDataLabel(&l.ObjectMeta, e.Group+"/name", e.Name)
+	metav1.SetMetaDataLabel(&l.ObjectMeta, e.Group+"/namespace", e.Namespace)
+	if s.akinTo(l) {
+		s.coming = append(s.coming, l)
+	}
+}
+
+// akinTo reports whether a Layer may have to do with self, as akin does of an owner.
+func (s *survey) akinTo(l *v1alpha1.Layer) bool {
+	return sourceOf(l) == sourceOf(s.self) || s.parent != "" && parentOf(l) == s.parent
 }
 
 // drops reports whether self applied an owner and no longer declares it. It goes, and
@@ -226,8 +264,9 @@ func (s *survey) look(ctx context.Context, v visit) {
 	isSelf := e.ID() == self.ID()
 	// An owner that is settled has applied what it declares. If one of these is gone or
 	// going by now, whether it comes back is in the rendering only; those that it has in
-	// another cluster are never here. One that moves has applied it elsewhere.
-	whole := v.by == (inventory.Entry{}) && ((local || there == here) && s.lost(e) || at != s.recordedAt(v.owner))
+	// another cluster are never here. One that moves has applied it elsewhere. Of Layers the rendering alone tells what
+	// they are to be.
+	whole := v.by == (inventory.Entry{}) && ((local || there == here) && s.lost(e) || local && s.mayLack(v.owner) || at != s.recordedAt(v.owner))
 	d := declarer.Declares(ctx, v.owner, &s.view, whole)
 	switch {
 	case d.Unknown != nil && isSelf && (v.late || !s.self.GetDeletionTimestamp().IsZero()):
@@ -266,6 +305,12 @@ func (s *survey) look(ctx context.Context, v visit) {
 	for _, u := range d.Owners {
 		s.declared(u, v.owner, v.ahead || slices.Contains(d.Ahead, inventory.Of(u)))
 	}
+	if v.ahead || suspended(v.owner) {
+		return // it applies its Layers when nobody waits for them any more
+	}
+	for _, u := range d.Layers {
+		s.comes(u, v.owner)
+	}
 }
 
 // declared adds an owner that another one declares, in the form in which it will be. ahead: once a Rollout lets it.
@@ -303,6 +348,16 @@ func (s *survey) lost(owner inventory.Entry) bool {
 		}
 	}
 	return false
+}
+
+// mayLack reports whether an owner may not have applied the Layers in its inventory, which is written ahead, as they are to be.
+func (s *survey) mayLack(o client.Object) bool {
+	if ready := readyOf(o); s.Layers == nil || ready != nil && ready.Status == metav1.ConditionTrue {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.index.layers(EntryOf(o))
 }
 
 // akin reports whether an owner may have to do with self, if nothing is known of what

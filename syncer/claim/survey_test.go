@@ -405,7 +405,7 @@ func TestLayers(t *testing.T) {
 			}
 			asked := "nobody"
 			claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Identify: identify, Now: func() time.Time { return noon }}
-			claims.Layers = func(_ context.Context, cluster string) ([]*v1alpha1.Layer, error) {
+			claims.Layers = func(_ context.Context, cluster string, _ []*v1alpha1.Layer) ([]*v1alpha1.Layer, error) {
 				asked = cluster
 				return []*v1alpha1.Layer{layer}, tc.fails
 			}
@@ -415,6 +415,57 @@ func TestLayers(t *testing.T) {
 			}
 			if got.Owner != tc.want || got.Owner != "" && (got.Kind != apply.Declared || !got.Unsure) {
 				t.Errorf("%s: the claim is %+v, want one of %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestLayersComing: so does what it moves to a Layer that the same commit brings, before the Kustomization that declares the
+// Layer has applied that.
+func TestLayersComing(t *testing.T) {
+	config := inventory.Entry{Namespace: "x", Name: "a", Kind: "ConfigMap", Version: "v1"}
+	layer := func(source string) Declaration {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+			"sourceRef": map[string]any{"kind": "GitRepository", "namespace": "apps", "name": source}, "interval": "10m",
+		}}}
+		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Layer"))
+		u.SetNamespace("fleet")
+		u.SetName("app")
+		return DeclarationOf([]*unstructured.Unstructured{u}, nil)
+	}
+	ahead := func(d Declaration) Declaration { return DeclarationOf(nil, d.Layers) }
+	ready := func(k *kustomizev1.Kustomization) {
+		k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		tier   []client.Object
+		git    sources
+		want   string
+	}{
+		"Source":      {"both are of one repository", []client.Object{of("tier", "tier")}, sources{"tier": layer("git")}, "Layer/fleet/app"},
+		"Parent":      {"one Kustomization declares both", []client.Object{of("root", "root")}, sources{"root": layer("else")}, "Layer/fleet/app"},
+		"Stranger":    {"it has nothing to do with it", []client.Object{of("tier", "tier")}, sources{"tier": layer("else")}, ""},
+		"NotThereYet": {"the Kustomization that declares it is not there yet either", []client.Object{of("root", "root")}, sources{"root": Declaration{}.and(of("tier", "tier")), "tier": layer("git")}, "Layer/fleet/app"},
+		"Recorded":    {"it is on record before it is applied", []client.Object{of("tier", "tier", recording("fleet_app_cascade.dev_Layer"))}, sources{"tier": layer("git").settled()}, "Layer/fleet/app"},
+		"Settled":     {"it has been applied", []client.Object{of("tier", "tier", recording("fleet_app_cascade.dev_Layer"), ready)}, sources{"tier": layer("git").settled()}, ""},
+		"Suspended":   {"nobody knows when it will be", []client.Object{of("tier", "tier", suspendedNow)}, sources{"tier": layer("git")}, ""},
+		"Ahead":       {"a Rollout lets it be applied in days", []client.Object{of("tier", "tier")}, sources{"tier": ahead(layer("git"))}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			claims := &Claims{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.tier...).Build(), Kustomizations: tc.git, Now: func() time.Time { return noon }}
+			claims.Layers = func(_ context.Context, _ string, coming []*v1alpha1.Layer) ([]*v1alpha1.Layer, error) {
+				return coming, nil
+			}
+			got, err := claims.Except(of("old", "old"), target.Ref{Kind: "Secret", Name: "tenant", Cluster: "uid"}, Applied{})(t.Context(), config, inventory.Entry{})
+			if err != nil || got.Owner != tc.want || got.Owner != "" && (got.Kind != apply.Declared || !got.Unsure) {
+				t.Errorf("%s: the claim is %+v, %v; want one of %q", tc.reason, got, err, tc.want)
 			}
 		})
 	}

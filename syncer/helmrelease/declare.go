@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -56,13 +55,7 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 	if err != nil {
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, err), Passing: errors.Is(err, release.ErrNoRoom)}
 	}
-	d := claim.Declaration{Entries: inventory.OfAll(objects)}
-	for _, u := range objects {
-		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
-			d.Owners = append(d.Owners, u)
-		}
-	}
-	return d
+	return claim.DeclarationOf(objects, nil)
 }
 
 // behind is an error about a chart that is not of the revision that its source has.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -12,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -129,12 +127,8 @@ func (r *Reconciler) declares(ctx context.Context, obj *kustomizev1.Kustomizatio
 	if err != nil {
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render Kustomization %s/%s: %w", obj.Namespace, obj.Name, err)}
 	}
-	d := claim.Declaration{Entries: append(inventory.OfAll(c.Objects), c.Kept...), Ahead: inventory.OfAll(c.Ahead)}
-	for _, u := range slices.Concat(c.Objects, c.Ahead) {
-		if claim.IsOwner(u.GroupVersionKind().GroupKind()) {
-			d.Owners = append(d.Owners, &unstructured.Unstructured{Object: u.Object})
-		}
-	}
+	d := claim.DeclarationOf(c.Objects, c.Ahead)
+	d.Entries = append(d.Entries, c.Kept...)
 	return d
 }
 
