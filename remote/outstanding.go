@@ -79,8 +79,9 @@ func changes(now, next *v1alpha1.Layer) bool {
 }
 
 // outstanding reports whether a layer may get something of the newest revision that it does not have yet. One that has
-// failed for long is not waited for; nor is one that has all of it, and waits for health or for a decision about what goes;
-// nor one that reads nothing else of the newest than of what it has, whatever a Rollout lets it have.
+// failed for long is not waited for, unless what it is to have is new, which may mend it; nor is one that has all of it, and waits
+// for health or for a decision about what goes; nor one that reads nothing else of the newest than of what it has,
+// whatever a Rollout lets it have.
 func (r *Children) outstanding(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer, newest *source.Snapshot) bool {
 	if entry == nil {
 		return true
@@ -95,7 +96,8 @@ func (r *Children) outstanding(layer *v1alpha1.Layer, entry *v1alpha1.ChildLayer
 	case entry.Revision == revision && entry.ObservedGeneration == layer.Generation && deletesOrWaits(entry.Reason):
 		return false
 	}
-	return r.Now().Sub(entry.Since.Time) < inventory.HandOverBound
+	now := r.Now()
+	return now.Sub(entry.Since.Time) < inventory.HandOverBound || now.Sub(r.contents.since(layer, newest, now)) < inventory.HandOverBound
 }
 
 // deletesOrWaits reports whether a layer with this reason, and the revision that it is to have, has been applied.

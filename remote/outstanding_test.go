@@ -27,6 +27,11 @@ func TestOutstanding(t *testing.T) {
 		layer *v1alpha1.Layer
 		// coming are Layers as a Kustomization is about to apply them.
 		coming []*v1alpha1.Layer
+		// seen is what was newest when the layer was asked about before, and had failed for long already.
+		seen string
+	}
+	seen := func(revision string) func(f *fleet) {
+		return func(f *fleet) { f.seen = revision }
 	}
 	// comes has the layer come in another form.
 	comes := func(change func(l *v1alpha1.Layer)) func(f *fleet) {
@@ -44,14 +49,19 @@ func TestOutstanding(t *testing.T) {
 		change  func(f *fleet)
 		want    bool
 	}{
-		"Settled":    {"it has what its source has", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
-		"Behind":     {"it has the commit before", has("r1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
-		"Unread":     {"a Rollout lets it have the commit before, and the newest has nothing else for it", has("r0", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
-		"Held":       {"a Rollout lets it have the commit before, and the newest has something for it", has("r-1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
-		"New":        {"it has nothing yet", nil, "far", nil, true},
-		"Changed":    {"its path is another one by now", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", func(f *fleet) { f.layer.Generation = 2 }, true},
-		"Waits":      {"it waits for another layer", has("r1", v1alpha1.ReasonDependencyNotReady, time.Minute), "far", nil, true},
-		"Fails":      {"it has failed for long", has("r1", v1alpha1.ReasonBuildFailed, bound), "far", nil, false},
+		"Settled": {"it has what its source has", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
+		"Behind":  {"it has the commit before", has("r1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
+		"Unread":  {"a Rollout lets it have the commit before, and the newest has nothing else for it", has("r0", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, false},
+		"Held":    {"a Rollout lets it have the commit before, and the newest has something for it", has("r-1", v1alpha1.ReasonSucceeded, time.Hour), "far", nil, true},
+		"New":     {"it has nothing yet", nil, "far", nil, true},
+		"Changed": {"its path is another one by now", has("r2", v1alpha1.ReasonSucceeded, time.Hour), "far", func(f *fleet) { f.layer.Generation = 2 }, true},
+		"Waits":   {"it waits for another layer", has("r1", v1alpha1.ReasonDependencyNotReady, time.Minute), "far", nil, true},
+		"Fails":   {"it has failed for long, at what it is to have by now", has("r1", v1alpha1.ReasonBuildFailed, bound), "far", seen("r0"), false},
+		"Mended":  {"the commit that moves something to it mends it", has("r1", v1alpha1.ReasonBuildFailed, 24*time.Hour), "far", seen("r-1"), true},
+		"MendedPath": {"the commit gives it a path that builds", has("r1", v1alpha1.ReasonBuildFailed, 24*time.Hour), "far", func(f *fleet) {
+			seen("r0")(f)
+			f.layer.Generation = 2
+		}, true},
 		"Unhealthy":  {"all of it is there, and is not healthy yet", has("r2", v1alpha1.ReasonProgressing, time.Minute), "far", nil, false},
 		"Deletes":    {"what it no longer declares waits for the Kustomization", has("r2", v1alpha1.ReasonHandOverPending, time.Minute), "far", nil, false},
 		"Elsewhere":  {"it is about another cluster", nil, "other", nil, false},
@@ -97,6 +107,11 @@ func TestOutstanding(t *testing.T) {
 			r.Snapshots.Retain(holderOf(client.ObjectKeyFromObject(&child)), source.Pinned{Key: key, Revision: "r-1"}, source.Pinned{Key: key, Revision: "r0"})
 			for _, s := range []source.Snapshot{{Revision: "r-1", Digest: "sha256:a"}, {Revision: "r0", Digest: "sha256:b"}, {Revision: "r2", Digest: "sha256:b"}} {
 				r.Snapshots.Put(key, &s)
+			}
+			if f.seen != "" {
+				before := layer.DeepCopy()
+				before.Generation = 1
+				r.contents.since(before, r.Snapshots.At(key, f.seen), start.Add(-bound))
 			}
 			got, err := r.Outstanding(t.Context(), tc.cluster, f.coming)
 			if err != nil || (len(got) == 1) != tc.want {

@@ -141,6 +141,14 @@ func (r *referenceReader) Get(ctx context.Context, name types.NamespacedName, in
 type contents struct {
 	mu     sync.Mutex
 	layers map[types.UID]layerContents
+	seen   map[types.UID]sight
+}
+
+// sight is a content that a layer was seen to have at the newest revision of its source, and since when.
+type sight struct {
+	generation int64
+	key        string
+	since      time.Time
 }
 
 // layerContents are those of a layer as of one generation, the one that was rendered last
@@ -212,6 +220,22 @@ func (c *contents) same(layer *v1alpha1.Layer, a, b *source.Snapshot) bool {
 	one, _ := c.of(layer, a)
 	other, _ := c.of(layer, b)
 	return one == other
+}
+
+// since is when somebody asked first about what a layer has at the newest revision of its source, which is now if that is
+// another content than at the last question.
+func (c *contents) since(layer *v1alpha1.Layer, newest *source.Snapshot, now time.Time) time.Time {
+	key, _ := c.of(layer, newest)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if seen := c.seen[layer.UID]; seen.key == key && seen.generation == layer.Generation {
+		return seen.since
+	}
+	if c.seen == nil || len(c.seen) > 1000 {
+		c.seen = map[types.UID]sight{}
+	}
+	c.seen[layer.UID] = sight{layer.Generation, key, now}
+	return now
 }
 
 // note remembers what a rendering of a layer read, and returns the digest of that.
