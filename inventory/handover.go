@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 )
 
 // HandOverBound is how long an object is kept for an owner that declares it and does
-// not take it over. It begins anew when other objects are to be handed over. It does
+// not take it over, whatever else is to be handed over meanwhile. It does
 // not apply to protected objects that are known to be declared, nor to what the owner gets once a Rollout lets it:
 // these are kept as long as they are declared.
 const HandOverBound = 10 * time.Minute
@@ -32,19 +34,18 @@ func (l Live) handsOver() bool {
 	return l.State == Present && l.Owned && !l.Exempt && !l.Recreated && l.Claimed == "" && !l.Deleting && !l.Again && l.HandOver != ""
 }
 
-// overdue reports whether the new owners of exactly the objects that are to be handed
-// over now have had the time to take them.
-func (f Facts) overdue() bool {
+// waits tells since when the objects wait that are to be handed over now.
+func (f Facts) waits() Waits {
 	var pending []Entry
 	for _, e := range Candidates(f.Owned, f.Rendered) {
 		if f.Live[e].handsOver() {
 			pending = append(pending, e)
 		}
 	}
-	return Overdue(HandingOver(pending, f.HandOver, f.Now), f.Now)
+	return Waiting(pending, f.HandOver, f.Now)
 }
 
-// Overdue reports whether objects have been kept for others as long as they are kept.
+// Overdue reports whether all objects of a record have been kept for others as long as they are kept.
 func Overdue(record *v1alpha1.HandOver, now time.Time) bool {
 	return record != nil && now.Sub(record.Since.Time) >= HandOverBound
 }
@@ -63,17 +64,118 @@ func (f Facts) superseded() bool {
 	return false
 }
 
-// HandingOver is the record of objects that are kept for others, nil if there are none.
-// before is the record of the plan before: the same objects have waited since then.
-func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+// Waits tell since when objects are kept for others, by their ids.
+type Waits map[string]time.Time
+
+// Waiting tells it of some objects. before is the record of the plan before: what it knows has waited
+// since then, whatever came or went meanwhile. One of an earlier version, or of many objects, knows only all of them
+// together.
+func Waiting(kept []Entry, before *v1alpha1.HandOver, now time.Time) Waits {
+	w, known := Waits{}, map[string]time.Duration{}
+	same := before != nil && before.Hash == Identify(kept)
+	if before != nil {
+		known = parseEarlier(before.Earlier)
+	}
+	for _, e := range kept {
+		since := now.UTC().Truncate(time.Second)
+		if by, ok := known[short(e)]; ok || same {
+			since = before.Since.Add(-by)
+		}
+		w[e.ID()] = since
+	}
+	return w
+}
+
+// Still tells since when objects wait of which some waited before.
+func (w Waits) Still(kept []Entry, now time.Time) Waits {
+	still := Waits{}
+	for _, e := range kept {
+		since, ok := w[e.ID()]
+		if !ok {
+			since = now
+		}
+		still[e.ID()] = since
+	}
+	return still
+}
+
+// Overdue reports whether an object has been kept for others as long as it is kept.
+func (w Waits) Overdue(e Entry, now time.Time) bool {
+	since, ok := w[e.ID()]
+	return ok && now.Sub(since) >= HandOverBound
+}
+
+// Record is the record of some of the objects, nil if there are none.
+func (w Waits) Record(kept []Entry) *v1alpha1.HandOver {
 	if len(kept) == 0 {
 		return nil
 	}
-	record := &v1alpha1.HandOver{Hash: Identify(kept), Since: metav1.NewTime(now.UTC().Truncate(time.Second))}
-	if before != nil && before.Hash == record.Hash {
-		record.Since = before.Since
+	record := &v1alpha1.HandOver{Hash: Identify(kept)}
+	for _, e := range kept {
+		if since := w[e.ID()]; since.After(record.Since.Time) {
+			record.Since = metav1.NewTime(since)
+		}
 	}
+	earlier := map[string]time.Duration{}
+	for _, e := range kept {
+		earlier[short(e)] = record.Since.Sub(w[e.ID()])
+	}
+	record.Earlier = formatEarlier(earlier)
 	return record
+}
+
+// HandingOver is the record of objects that are kept for others, nil if there are none.
+// before is the record of the plan before.
+func HandingOver(kept []Entry, before *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	return Waiting(kept, before, now).Record(kept)
+}
+
+const (
+	// shortLength is that of a short id.
+	shortLength = 8
+	// mostEarlier bounds the objects that a record knows one by one. It is in annotations and
+	// statuses.
+	mostEarlier = 100
+)
+
+// short identifies an object among those that one owner keeps.
+func short(e Entry) string {
+	sum := sha256.Sum256([]byte(e.ID()))
+	return hex.EncodeToString(sum[:shortLength/2])
+}
+
+// formatEarlier is the text that a record has of how much earlier objects began to wait, by their short ids: of
+// those that wait the longest, if there are many.
+func formatEarlier(by map[string]time.Duration) string {
+	began := map[int][]string{}
+	for id, d := range by {
+		seconds := int(d / time.Second)
+		began[seconds] = append(began[seconds], id)
+	}
+	var groups []string
+	left := mostEarlier
+	for _, seconds := range slices.Backward(slices.Sorted(maps.Keys(began))) {
+		ids := began[seconds]
+		slices.Sort(ids)
+		if ids = ids[:min(len(ids), left)]; len(ids) > 0 {
+			groups = append(groups, strconv.Itoa(seconds)+":"+strings.Join(ids, ""))
+		}
+		left -= len(ids)
+	}
+	return strings.Join(groups, ",")
+}
+
+// parseEarlier reads what formatEarlier wrote. What somebody else did tells nothing.
+func parseEarlier(text string) map[string]time.Duration {
+	by := map[string]time.Duration{}
+	for _, group := range strings.Split(text, ",") {
+		number, ids, _ := strings.Cut(group, ":")
+		seconds, err := strconv.ParseUint(number, 10, 31)
+		for ; err == nil && len(ids) >= shortLength; ids = ids[shortLength:] {
+			by[ids[:shortLength]] = time.Duration(seconds) * time.Second
+		}
+	}
+	return by
 }
 
 // Seen is what a process has seen of the objects that an owner keeps for others. It is not safe for
@@ -93,11 +195,12 @@ func (s *Seen) Look(record *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver
 	if record == nil {
 		return nil
 	}
-	since := record.Since.Time
+	since, earlier := record.Since.Time, record.Earlier
 	if before != nil && before.Hash == record.Hash && before.Since.After(since) {
-		since = before.Since.Time // it could not be written
+		since, earlier = before.Since.Time, before.Earlier // it could not be written
 	}
-	switch least := now.Add(handOverLeft - HandOverBound); {
+	least := now.Add(handOverLeft - HandOverBound)
+	switch {
 	case first && since.Before(least):
 		since = least
 	case !first && unseen > 0:
@@ -106,19 +209,25 @@ func (s *Seen) Look(record *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver
 	if since.After(now) {
 		since = now
 	}
-	s.record = &v1alpha1.HandOver{Hash: record.Hash, Since: metav1.NewTime(since.UTC().Truncate(time.Second))}
+	since = since.UTC().Truncate(time.Second)
+	if first {
+		by := parseEarlier(earlier)
+		for id, d := range by {
+			by[id] = min(d, max(since.Sub(least), 0))
+		}
+		earlier = formatEarlier(by)
+	}
+	s.record = &v1alpha1.HandOver{Hash: record.Hash, Since: metav1.NewTime(since), Earlier: earlier}
 	return s.record
 }
 
 // Record is what is to be known of a plan's hand-overs when the next one is made; nil if there are
-// none. What is left of objects that were overdue together is overdue, or the time that it is kept
-// would begin anew.
+// none.
 func (f Facts) Record(p Plan) *v1alpha1.HandOver {
-	record := HandingOver(Union(p.HandOver, p.Late), f.HandOver, f.Now)
-	if record != nil && f.overdue() {
-		record.Since = f.HandOver.Since
+	if p.Superseded {
+		return f.HandOver // nothing was found out about them
 	}
-	return record
+	return f.waits().Record(Union(p.HandOver, p.Late))
 }
 
 // HandOverMessage says what is kept for whom, and until when. unsure: it is not known whether
@@ -127,10 +236,10 @@ func HandOverMessage(kept []Entry, newOwner string, unsure bool, record v1alpha1
 	until := record.Since.Add(HandOverBound).UTC().Format(time.RFC3339)
 	if unsure {
 		return fmt.Sprintf("it is not known whether %s declares %s in this cluster, or what it applies does: that cannot be built now, "+
-			"or its cluster does not prove which it is; it is kept until %s; mend what fails there, or take it out of what %s declares",
+			"or its cluster does not prove which it is; it is kept until %s at the latest; mend what fails there, or take it out of what %s declares",
 			newOwner, Names(kept), until, newOwner)
 	}
-	return fmt.Sprintf("%s is declared by %s now, which has not applied it yet; it is kept until %s, or as long as it is protected or a Rollout holds it back there; "+
+	return fmt.Sprintf("%s is declared by %s now, which has not applied it yet; it is kept until %s at the latest, or as long as it is protected or a Rollout holds it back there; "+
 		"let that one apply it, or remove it there too", Names(kept), newOwner, until)
 }
 

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestPlanHandOver(t *testing.T) {
 	}
 	dropped := Live{State: Present, UID: "2", Owned: true}
 	since := func(ago time.Duration, entries ...Entry) *v1alpha1.HandOver {
-		return &v1alpha1.HandOver{Hash: Identify(entries), Since: metav1.NewTime(now.Add(-ago))}
+		return HandingOver(entries, nil, now.Add(-ago))
 	}
 	for name, tc := range map[string]struct {
 		reason                    string
@@ -41,7 +42,8 @@ func TestPlanHandOver(t *testing.T) {
 		"KeptAlone":    {reason: "what nobody declares goes", live: map[Entry]Live{config("a"): declared, config("b"): dropped}, kept: "a", deletes: "b"},
 		"Early":        {reason: "the bound has not passed", live: map[Entry]Live{config("a"): declared}, record: since(HandOverBound-time.Second, config("a")), kept: "a"},
 		"Overdue":      {reason: "the new owner had the time", live: map[Entry]Live{config("a"): declared}, record: since(HandOverBound, config("a")), deletes: "a"},
-		"OtherObjects": {reason: "the time is that of these objects", live: map[Entry]Live{config("a"): declared, config("b"): declared}, record: since(HandOverBound, config("a")), kept: "a b"},
+		"OtherObjects": {reason: "each object has its own time", live: map[Entry]Live{config("a"): declared, config("b"): declared}, record: since(HandOverBound, config("a")), kept: "b", deletes: "a"},
+		"OldRecord":    {reason: "an earlier version knew the time of all of them together", live: map[Entry]Live{config("a"): declared, config("b"): declared}, record: &v1alpha1.HandOver{Hash: Identify([]Entry{config("a")}), Since: metav1.NewTime(now.Add(-HandOverBound))}, kept: "a b"},
 		"Protected":    {reason: "data is kept as long as anybody declares it", live: map[Entry]Live{volume: declared}, record: since(24*time.Hour, volume), kept: "v"},
 		"Ahead":        {reason: "a Rollout lets the new owner have it in days", live: map[Entry]Live{config("a"): change(func(l *Live) { l.Ahead = true }), config("b"): declared}, record: since(24*time.Hour, config("a"), config("b")), kept: "a", deletes: "b"},
 		"Unsure":       {reason: "nobody is known to declare it: a person decides", live: map[Entry]Live{volume: change(func(l *Live) { l.Unsure = true })}, record: since(HandOverBound, volume), late: "v", protected: "v"},
@@ -89,7 +91,7 @@ func namesOf(entries []Entry) string {
 	return strings.Join(names, " ")
 }
 
-// TestHandingOver: the time runs from when exactly these objects began to wait.
+// TestHandingOver: the time of each object runs from when it began to wait.
 func TestHandingOver(t *testing.T) {
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	a, b := Entry{Name: "a", Kind: "Role"}, Entry{Name: "b", Kind: "Role"}
@@ -97,11 +99,74 @@ func TestHandingOver(t *testing.T) {
 	if again := HandingOver([]Entry{b, a}, first, noon.Add(time.Minute)); *again != *first {
 		t.Errorf("the same objects in another order: %v, then %v", first, again)
 	}
-	if other := HandingOver([]Entry{a}, first, noon.Add(time.Minute)); other.Since.Time.Equal(first.Since.Time) {
-		t.Error("other objects wait since now")
+	if left := HandingOver([]Entry{a}, first, noon.Add(time.Minute)); !left.Since.Time.Equal(first.Since.Time) {
+		t.Errorf("what is left waits since then: %v", left)
+	}
+	c := Entry{Name: "c", Kind: "Role"}
+	if more := Waiting([]Entry{a, c}, first, noon.Add(time.Minute)); !more[a.ID()].Equal(noon) || !more[c.ID()].Equal(noon.Add(time.Minute)) {
+		t.Errorf("what comes waits since now: %v", more)
+	}
+	var many []Entry
+	for i := range 2 * mostEarlier {
+		many = append(many, Entry{Name: fmt.Sprint("r", i), Kind: "Role"})
+	}
+	all := HandingOver(many, nil, noon)
+	if later := Waiting(many, all, noon.Add(HandOverBound)); !later.Overdue(many[len(many)-1], noon.Add(HandOverBound)) || len(all.Earlier) > 10*mostEarlier {
+		t.Errorf("many wait together: %v", all)
+	} else if left := later.Record(many[1:]); !left.Since.Equal(&all.Since) {
+		t.Errorf("what is left of many waits since then: %v", left)
 	}
 	if none := HandingOver(nil, first, noon); none != nil || Overdue(none, noon) {
 		t.Errorf("nothing is kept: %v", none)
+	}
+}
+
+// TestHandOverGrows: an object is kept for its time, however often another one joins it or leaves.
+func TestHandOverGrows(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	config := func(name string) Entry { return Entry{Namespace: "x", Name: name, Kind: "ConfigMap", Version: "v1"} }
+	declared := Live{State: Present, UID: "1", Owned: true, HandOver: "Layer/x/new", Unsure: true}
+	var seen Seen
+	f := Facts{Target: "t", Live: map[Entry]Live{}, Rendered: []Entry{config("stays")}, Owned: []Entry{config("stays")}}
+	for _, step := range []struct {
+		minute         int
+		drops, settles string
+		restart        bool
+		kept, deletes  string
+	}{
+		{minute: 0, drops: "a", kept: "a"},
+		{minute: 4, drops: "b", kept: "a b"},
+		{minute: 8, drops: "c", settles: "b", kept: "a c"},
+		{minute: 9, drops: "d", kept: "a c d"},
+		{minute: 10, kept: "c d", deletes: "a"},
+		{minute: 14, restart: true, kept: "c d"},
+		{minute: 18, kept: "c d"},
+		{minute: 19, kept: "", deletes: "c d"},
+	} {
+		f.Now = noon.Add(time.Duration(step.minute) * time.Minute)
+		if step.drops != "" {
+			f.Owned = append(f.Owned, config(step.drops))
+			f.Live[config(step.drops)] = declared
+		}
+		if step.settles != "" {
+			f.Live[config(step.settles)] = Live{State: Present, UID: "1"}
+		}
+		if step.restart {
+			seen = Seen{}
+		} else {
+			seen.looked = f.Now // it looks every few seconds
+		}
+		f.HandOver = seen.Look(f.HandOver, f.Now)
+		p := PlanPrune(f)
+		var deletes []Entry
+		for _, d := range p.Deletes {
+			deletes = append(deletes, d.Entry)
+			f.Live[d.Entry] = Live{State: Absent}
+		}
+		if namesOf(p.HandOver) != step.kept || namesOf(deletes) != step.deletes {
+			t.Errorf("after %d minutes it keeps %q and deletes %q, want %q and %q", step.minute, namesOf(p.HandOver), namesOf(deletes), step.kept, step.deletes)
+		}
+		f.HandOver = f.Record(p)
 	}
 }
 

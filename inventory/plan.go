@@ -251,7 +251,7 @@ func PlanPrune(f Facts) Plan {
 	if f.superseded() {
 		return Plan{Superseded: true, Keep: Candidates(f.Owned, f.Rendered)}
 	}
-	overdue := f.overdue()
+	waits := f.waits()
 	var late []Entry // nobody took them over
 	// inhabited Namespaces hold something that is to stay. awaited ones hold what has to go
 	// before them, even if they are confirmed: Clusters and what these may need until then.
@@ -266,8 +266,8 @@ func PlanPrune(f Facts) Plan {
 		awaited[e.Namespace] = awaited[e.Namespace] || f.Live[e].Serves()
 	}
 	for _, e := range namespacesLast(Candidates(f.Owned, f.Rendered)) {
-		live := f.Live[e]
-		if overdue && live.handsOver() {
+		live, overdue := f.Live[e], waits.Overdue(e, f.Now)
+		if overdue {
 			late = append(late, e)
 		}
 		switch {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/account"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/link"
@@ -210,9 +211,9 @@ type layerNotes struct {
 	// leftover: the child has something that the layer no longer declares, and that is to be
 	// deleted.
 	leftover bool
-	// left identifies what the last complete push left, and awaiting is about its wait for the Kustomization that declares the layer.
-	left     string
-	awaiting awaiting
+	// left is what the last complete push left, and awaiting since when that waits for the Kustomization that declares the layer.
+	left     []inventory.Entry
+	awaiting inventory.Waits
 	// deleting is about deletes that have begun and are not confirmed.
 	deleting deleting
 	// migration that the last rendering of providers took.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -21,41 +20,58 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/selection"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
-// awaiting is what is known of a wait for the Kustomization that declares a layer.
+// awaiting is the wait of a layer for a Kustomization; nobody is waited for if by is nil. What is overdue
+// was kept for as long as it is.
 type awaiting struct {
-	// left identifies what it is for, and since when: what another commit drops waits anew.
-	left  string
-	since time.Time
+	by      *types.NamespacedName
+	overdue []inventory.Entry
 }
 
 // awaitsDeclarer is an error while the Kustomization that declares the layer has not applied the revision
 // that the layer is rendered from. The same commit may give what the layer no longer declares to
 // another Layer, which is not there before that. So is it while one that applies to the child has not: that may be the
 // new owner. A Kustomization that does not get so far is waited for
-// as long as one that is to take an object over from another.
+// as long as one that is to take an object over from another: for each object, whatever else is dropped
+// meanwhile. Once one may go, it is no error, and the rest has a claim.
 func (s *seeding) awaitsDeclarer(ctx context.Context) error {
 	by := s.declarer(ctx)
 	if by == nil {
 		by = s.applier(ctx)
 	}
+	s.awaiting = awaiting{by: by}
 	if by == nil {
-		s.notes.awaiting = awaiting{}
+		s.notes.awaiting = nil
 		return nil
 	}
-	w := &s.notes.awaiting
-	if w.since.IsZero() || w.left != s.notes.left {
-		*w = awaiting{left: s.notes.left, since: s.Now()}
+	s.notes.awaiting = s.notes.awaiting.Still(s.notes.left, s.Now())
+	for _, e := range s.notes.left {
+		if s.notes.awaiting.Overdue(e, s.Now()) {
+			s.awaiting.overdue = append(s.awaiting.overdue, e)
+		}
 	}
-	if s.Now().Sub(w.since) >= inventory.HandOverBound {
+	if len(s.awaiting.overdue) > 0 {
 		return nil
 	}
 	return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf(
 		"what the layer no longer declares stays until Kustomization %s has applied revision %s: it may take it over, or a Layer that it declares; after %d minutes it is deleted all the same",
 		by, s.revision(), int(inventory.HandOverBound.Minutes())))
+}
+
+// claims are those of other layers, and of the Kustomization that is waited for.
+func (a awaiting) claims(others apply.Claims) apply.Claims {
+	return func(ctx context.Context, e, except inventory.Entry) (apply.Claim, error) {
+		claim, err := others(ctx, e, except)
+		isOverdue := slices.ContainsFunc(a.overdue, func(o inventory.Entry) bool { return o.ID() == e.ID() })
+		if err == nil && claim.Owner == "" && a.by != nil && !isOverdue {
+			claim = apply.Claim{Owner: "Kustomization/" + a.by.String(), Kind: apply.Declared}
+		}
+		return claim, err
+	}
 }
 
 // declarer names the Kustomization that declares the layer, if it is of the same source and has applied

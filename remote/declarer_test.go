@@ -155,6 +155,8 @@ func TestDeclarerBehind(t *testing.T) {
 	condition := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 	}
+	dropped := inventory.Entry{Namespace: "x", Name: "dropped", Kind: "Service", Version: "v1"}
+	another := inventory.Entry{Namespace: "x", Name: "another", Kind: "Service", Version: "v1"}
 	for name, tc := range map[string]struct {
 		reason string
 		source kustomizev1.CrossNamespaceSourceReference
@@ -193,6 +195,7 @@ func TestDeclarerBehind(t *testing.T) {
 			s.Snapshots = source.NewSnapshots()
 			s.Snapshots.Put(layerSource(s.layer), &source.Snapshot{Revision: "r3"})
 			s.snapshot, s.layers, s.leftover, s.complete = &source.Snapshot{Revision: "r2"}, []*seeding{s}, true, true
+			s.notes.left = []inventory.Entry{dropped}
 			entry := s.entry(s.layer.Name)
 			if s.pruneLayers(t.Context()); tc.after > 0 {
 				if entry.Reason != v1alpha1.ReasonHandOverPending {
@@ -209,7 +212,16 @@ func TestDeclarerBehind(t *testing.T) {
 				if s.pruneLayers(t.Context()); entry.Reason == v1alpha1.ReasonHandOverPending {
 					t.Errorf("%s: it waits anew for the same, as something else changed", tc.reason)
 				}
-				s.notes.left, s.leftover = "another", true
+				s.notes.left, s.leftover = []inventory.Entry{dropped, another}, true
+				if s.pruneLayers(t.Context()); entry.Reason == v1alpha1.ReasonHandOverPending {
+					t.Errorf("%s: it waits anew, as the next commit drops something too: %s", tc.reason, entry.Message)
+				}
+				for e, want := range map[inventory.Entry]string{dropped: "", another: "Kustomization/tier/fleet"} {
+					if claim, err := s.awaiting.claims(plan.Claims(nil, ""))(t.Context(), e, inventory.Entry{}); err != nil || claim.Owner != want {
+						t.Errorf("%s: %s stays for %q, want %q (%v)", tc.reason, e.Name, claim.Owner, want, err)
+					}
+				}
+				s.notes.left, s.leftover = []inventory.Entry{another}, true
 				if s.pruneLayers(t.Context()); entry.Reason != v1alpha1.ReasonHandOverPending {
 					t.Errorf("%s: what the next commit drops is not waited for: it is %s: %s", tc.reason, entry.Reason, entry.Message)
 				}

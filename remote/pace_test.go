@@ -384,7 +384,7 @@ func TestDeletesLinger(t *testing.T) {
 	if err := s.pruned(entry, stuck); err != nil {
 		t.Errorf("it waits anew for the same: %v", err)
 	}
-	s.notes.left = "another"
+	s.notes.left = []inventory.Entry{{Namespace: "x", Name: "another", Kind: "PersistentVolumeClaim", Version: "v1"}}
 	if got := reason.Of(s.pruned(entry, stuck)); got != v1alpha1.ReasonProgressing {
 		t.Errorf("what another commit drops waits anew: %q", got)
 	}

@@ -73,7 +73,7 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: undecided(entry),
-		Claimed:   plan.Claims(declared, s.key().String()),
+		Claimed:   s.awaiting.claims(plan.Claims(declared, s.key().String())),
 	})
 	noteHeld(entry, res.Plan)
 	rec.Inventory = res.Inventory
@@ -94,12 +94,15 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 func (s *seeding) leaves(rec *record.Record, entry *v1alpha1.ChildLayer) {
 	candidates := inventory.Candidates(rec.Inventory, s.rendered.entries)
 	left := len(candidates) > 0
-	if s.notes.left = inventory.Identify(candidates); !left {
+	if !left {
 		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = nil }) // all of it is declared again
-		s.notes.awaiting = awaiting{}
+		s.notes.awaiting = nil
 	}
 	s.leftover = s.layer.Spec.Prune && left
-	s.notes.leftover = s.leftover
+	s.notes.leftover, s.notes.left = s.leftover, nil
+	if s.leftover {
+		s.notes.left = candidates
+	}
 }
 
 // pruned is the outcome of a prune in which nothing failed: an error while deletes are held,
@@ -114,7 +117,7 @@ func (s *seeding) pruned(entry *v1alpha1.ChildLayer, res apply.Result) error {
 	if rest := underWay(res); len(rest) > 0 {
 		return s.stillDeleting(rest)
 	}
-	s.notes.leftover, s.notes.deleting, s.notes.awaiting = false, deleting{}, awaiting{}
+	s.notes.leftover, s.notes.left, s.notes.deleting, s.notes.awaiting = false, nil, deleting{}, nil
 	return nil
 }
 
@@ -145,8 +148,8 @@ const deletesMost = 10 * time.Minute
 // same, and nobody is to wait for the rest, as with a Kustomization.
 func (s *seeding) stillDeleting(rest []inventory.Entry) error {
 	d, now := &s.notes.deleting, s.Now()
-	if d.since.IsZero() || d.left != s.notes.left {
-		*d = deleting{left: s.notes.left, since: now}
+	if left := inventory.Identify(s.notes.left); d.since.IsZero() || d.left != left {
+		*d = deleting{left: left, since: now}
 	}
 	waited := now.Sub(d.since)
 	if waited <= s.layer.Spec.Timeout.Duration {
@@ -193,7 +196,11 @@ func heldBack(entry *v1alpha1.ChildLayer, res apply.Result, named string) error 
 	case res.Plan.Blocked():
 		return reason.Because(v1alpha1.ReasonPruneBlocked, errors.New(res.Plan.Message(named)))
 	case len(res.Plan.HandOver) > 0:
-		changeHeld(entry, func(held *v1alpha1.Held) { held.HandOver = res.HandOver })
+		changeHeld(entry, func(held *v1alpha1.Held) {
+			if held.HandOver == nil || held.HandOver.Hash != res.HandOver.Hash {
+				held.HandOver = &v1alpha1.HandOver{Hash: res.HandOver.Hash, Since: res.HandOver.Since} // nobody counts from it
+			}
+		})
 		return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf("%s stay for %s, which may declare them and has not applied them yet: let it be applied, or remove it there too",
 			inventory.Names(res.Plan.HandOver), res.Plan.NewOwner))
 	}

@@ -68,6 +68,8 @@ type seeding struct {
 	// leftover: the layer was applied completely, and its inventory has what it no longer
 	// declares, which is to be deleted in this run.
 	leftover bool
+	// awaiting tells what of that stays for a Kustomization.
+	awaiting awaiting
 	// complete: all that the layer declares is in place and, where the layer says wait,
 	// healthy. What it no longer declares may still be there.
 	complete bool

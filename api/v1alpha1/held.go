@@ -46,8 +46,12 @@ type HeldRemoval struct {
 type HandOver struct {
 	// Hash identifies the set of objects.
 	Hash string `json:"hash"`
-	// Since is when this set began to wait.
+	// Since is when the last of them began to wait.
 	Since metav1.Time `json:"since"`
+	// Earlier has by how many seconds others began before that: a number, a colon and eight digits for
+	// each object that began then, separated by commas. Only agents read it.
+	// +optional
+	Earlier string `json:"earlier,omitempty"`
 }
 
 // HeldPrune is a plan of deletes of which not everything may be carried out.

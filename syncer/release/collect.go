@@ -24,7 +24,7 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 		return "", 0, nil, nil
 	}
 	s := n.guard.judgeAll(ctx, n.found.leftovers, inventory.Difference(entriesOf(n.obj.Status.Inventory), n.found.leftovers))
-	handOver = n.guard.handOver(s, n.req.HandOver, n.Now(), nil)
+	handOver = n.guard.handOver(s, n.req.HandOver, n.Now())
 	n.handsOver(s, handOver)
 	begun, problems := n.guard.deleteAll(ctx, s, s.deletable, metav1.DeletePropagationBackground)
 	n.keeps(slices.Concat(s.withCluster, s.queued))
@@ -45,7 +45,7 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 	case s.due:
 		after = overduePoll // it may be a Cluster of another owner, which stays
 	}
-	return s.message(), after, n.guard.handsOverStill(handOver, begun, n.Now()), errors.Join(problems...)
+	return s.message(), after, n.guard.handsOverStill(begun), errors.Join(problems...)
 }
 
 // without keeps the order.

@@ -185,8 +185,9 @@ type guard struct {
 	// former reports whether a HelmRelease made a revision of the release before this one; nil knows of
 	// none.
 	former func(ctx context.Context, name string) (bool, error)
-	// pending are the objects of the record of the last handOver.
+	// pending are the objects of the record of the last handOver, and waits since when they wait.
 	pending []inventory.Entry
+	waits   inventory.Waits
 	// confirmed: the release goes, and a person confirmed that on the HelmRelease.
 	confirmed bool
 }
@@ -372,22 +373,19 @@ func (s *verdicts) kept() []inventory.Entry {
 // handOver returns the record of what is kept for other owners, nil if nothing is. What
 // has been kept long enough is judged again without them, and from then on: what is neither
 // protected nor held back by a Rollout, and all of which it is not known whether another one declares it. before is the
-// record of the last time. clusters are those of a release that goes: they are deleted one by
-// one, and what else is kept is no other for that.
-func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, clusters []inventory.Entry) *v1alpha1.HandOver {
-	g.overdue, g.pending = nil, nil
-	if len(s.awaited) > 0 {
-		g.pending = inventory.Union(s.awaited, clusters)
-	}
-	record := inventory.HandingOver(g.pending, before, now)
-	if !inventory.Overdue(record, now) {
+// record of the last time.
+func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time) *v1alpha1.HandOver {
+	g.overdue, g.pending, g.waits = nil, s.awaited, inventory.Waiting(s.awaited, before, now)
+	record := g.waits.Record(g.pending)
+	if !slices.ContainsFunc(g.pending, func(e inventory.Entry) bool { return g.waits.Overdue(e, now) }) {
 		return record
 	}
 	candidates := s.candidates
 	s.awaited, s.candidates = nil, nil
 	for _, d := range candidates {
 		alone := d
-		if alone.NewOwner = ""; d.Unsure || !d.Ahead && alone.judge() == Deletable && !inventory.Protected(d.Entry, d.Live, d.LowerTier) {
+		alone.NewOwner = ""
+		if g.waits.Overdue(d.Entry, now) && (d.Unsure || !d.Ahead && alone.judge() == Deletable && !inventory.Protected(d.Entry, d.Live, d.LowerTier)) {
 			d = alone
 			if g.overdue == nil {
 				g.overdue = map[string]bool{}
@@ -401,12 +399,8 @@ func (g *guard) handOver(s *verdicts, before *v1alpha1.HandOver, now time.Time, 
 }
 
 // handsOverStill is the record once some objects have gone: what stays has waited as long as before.
-func (g *guard) handsOverStill(record *v1alpha1.HandOver, gone []inventory.Entry, now time.Time) *v1alpha1.HandOver {
-	left := inventory.HandingOver(inventory.Difference(g.pending, gone), nil, now)
-	if left != nil {
-		left.Since = record.Since
-	}
-	return left
+func (g *guard) handsOverStill(gone []inventory.Entry) *v1alpha1.HandOver {
+	return g.waits.Record(inventory.Difference(g.pending, gone))
 }
 
 // has reports whether an object is one of those that stay.

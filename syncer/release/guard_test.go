@@ -155,16 +155,16 @@ func TestHandOverOfRelease(t *testing.T) {
 		return s
 	}
 	s := judge()
-	first := g.handOver(s, nil, noon, nil)
+	first := g.handOver(s, nil, noon)
 	if first == nil || len(s.kept()) != 2 || len(s.deletable) != 0 {
 		t.Fatalf("at first both are kept: %v, %+v", first, s)
 	}
 	s = judge()
-	if record := g.handOver(s, first, noon.Add(inventory.HandOverBound-time.Second), nil); record == nil || *record != *first || len(s.deletable) != 0 {
+	if record := g.handOver(s, first, noon.Add(inventory.HandOverBound-time.Second)); record == nil || *record != *first || len(s.deletable) != 0 {
 		t.Errorf("they are kept since then: %v, %+v", record, s)
 	}
 	s = judge()
-	record := g.handOver(s, first, noon.Add(inventory.HandOverBound), nil)
+	record := g.handOver(s, first, noon.Add(inventory.HandOverBound))
 	if record == nil || len(s.deletable) != 1 || s.deletable[0].Entry != config.Entry || len(s.awaited) != 1 || s.awaited[0] != data.Entry {
 		t.Errorf("then what is not protected may go: %v, %+v", record, s)
 	}
@@ -182,7 +182,7 @@ func TestHandOverAhead(t *testing.T) {
 	g.claim(t.Context(), &d, nil)
 	s := newVerdicts()
 	s.add(d)
-	record := g.handOver(s, inventory.HandingOver(s.awaited, nil, noon.Add(-24*time.Hour)), noon, nil)
+	record := g.handOver(s, inventory.HandingOver(s.awaited, nil, noon.Add(-24*time.Hour)), noon)
 	if record == nil || len(s.awaited) != 1 || len(s.deletable) != 0 || len(g.overdue) != 0 {
 		t.Errorf("after a day: %v, %+v", record, s)
 	}
@@ -207,32 +207,32 @@ func TestHandOverUnsure(t *testing.T) {
 		return s
 	}
 	s := judge(config, data, confirmed)
-	record := g.handOver(s, nil, noon, nil)
+	record := g.handOver(s, nil, noon)
 	if record == nil || len(s.awaited) != 3 {
 		t.Fatalf("at first all are kept: %v, %+v", record, s)
 	}
 	s = judge(config, data, confirmed)
-	record = g.handOver(s, record, late, nil)
+	record = g.handOver(s, record, late)
 	if len(s.deletable) != 2 || len(s.held) != 1 || s.held[0] != data.Entry || len(s.awaited) != 0 || record == nil {
 		t.Fatalf("then what is protected asks a person, and the rest goes: %v, %+v", record, s)
 	}
 	// An uninstall deletes nothing while something is held.
 	s = judge(config, data, confirmed)
-	if record = g.handOver(s, record, late.Add(time.Second), nil); len(s.held) != 1 || len(s.awaited) != 0 {
+	if record = g.handOver(s, record, late.Add(time.Second)); len(s.held) != 1 || len(s.awaited) != 0 {
 		t.Errorf("the question is not taken back for another time of waiting: %v, %+v", record, s)
 	}
 	// What an upgrade dropped goes at once.
-	record = g.handsOverStill(record, []inventory.Entry{config.Entry, confirmed.Entry}, late.Add(2*time.Second))
+	record = g.handsOverStill([]inventory.Entry{config.Entry, confirmed.Entry})
 	s = judge(data)
-	if record = g.handOver(s, record, late.Add(3*time.Second), nil); len(s.held) != 1 || len(s.awaited) != 0 {
+	if record = g.handOver(s, record, late.Add(3*time.Second)); len(s.held) != 1 || len(s.awaited) != 0 {
 		t.Errorf("what is left has waited as long: %v, %+v", record, s)
 	}
 	data.Live.Confirmed = true
 	s = judge(data)
-	if record = g.handOver(s, record, late.Add(4*time.Second), nil); len(s.deletable) != 1 || !g.overdue[data.Entry.ID()] {
+	if record = g.handOver(s, record, late.Add(4*time.Second)); len(s.deletable) != 1 || !g.overdue[data.Entry.ID()] {
 		t.Errorf("a person confirmed it: %v, %+v", record, s)
 	}
-	if record = g.handsOverStill(record, []inventory.Entry{data.Entry}, late.Add(4*time.Second)); record != nil {
+	if record = g.handsOverStill([]inventory.Entry{data.Entry}); record != nil {
 		t.Errorf("nothing is left: %v", record)
 	}
 }
@@ -273,7 +273,6 @@ func TestHandOverOneByOne(t *testing.T) {
 			Live: inventory.Live{State: inventory.Present, Owned: true, Confirmed: true}, Ours: true, NewOwner: "HelmRelease/x/y", Unsure: true}
 	}
 	first, second := cluster("a"), cluster("b")
-	all := []inventory.Entry{first.Entry, second.Entry}
 	g := &guard{}
 	judge := func() *verdicts {
 		s := newVerdicts()
@@ -281,19 +280,19 @@ func TestHandOverOneByOne(t *testing.T) {
 		s.add(second)
 		return s
 	}
-	record := g.handOver(judge(), nil, noon, all)
+	record := g.handOver(judge(), nil, noon)
 	s := judge()
-	if record = g.handOver(s, record, late, all); len(s.deletable) != 2 {
+	if record = g.handOver(s, record, late); len(s.deletable) != 2 {
 		t.Fatalf("both may go: %v, %+v", record, s)
 	}
 	first.Live.Deleting = true
 	s = judge()
-	if record = g.handOver(s, record, late.Add(time.Minute), all); len(s.deletable) != 2 || len(s.awaited) != 0 {
+	if record = g.handOver(s, record, late.Add(time.Minute)); len(s.deletable) != 2 || len(s.awaited) != 0 {
 		t.Errorf("the first one is going: %v, %+v", record, s)
 	}
 	first.Live = inventory.Live{State: inventory.Absent}
 	s = judge()
-	if g.handOver(s, record, late.Add(2*time.Minute), all); len(s.deletable) != 1 || len(s.awaited) != 0 {
+	if g.handOver(s, record, late.Add(2*time.Minute)); len(s.deletable) != 1 || len(s.awaited) != 0 {
 		t.Errorf("the first one is gone: %+v", s)
 	}
 }
@@ -425,12 +424,12 @@ func TestNamespaceAfterHandOver(t *testing.T) {
 			}
 			g := &guard{}
 			s := judge()
-			record := g.handOver(s, nil, noon, nil)
+			record := g.handOver(s, nil, noon)
 			if !slices.Contains(s.held, namespace.Entry) {
 				t.Errorf("%s: at first a person is asked about the Namespace: %+v", tc.reason, s)
 			}
 			s = judge()
-			g.handOver(s, record, noon.Add(inventory.HandOverBound), nil)
+			g.handOver(s, record, noon.Add(inventory.HandOverBound))
 			if got := map[Verdict][]inventory.Entry{Deletable: s.going(), Held: s.held}; !slices.Contains(got[tc.want], namespace.Entry) {
 				t.Errorf("%s: the verdicts are %v, want %d", tc.reason, got, tc.want)
 			}

@@ -209,11 +209,10 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	}
 	entries := inventory.Union(going, n.found.leftovers)
 	n.guard.release = entries
-	ofClusters := slices.DeleteFunc(slices.Clone(entries), func(e inventory.Entry) bool { return !isCluster(e) })
 	n.guard.overdue = nil
 	n.guard.confirmed = n.obj.Annotations[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed
 	s := n.guard.judgeAll(ctx, entries, nil)
-	record := n.guard.handOver(s, n.req.HandOver, n.Now(), ofClusters)
+	record := n.guard.handOver(s, n.req.HandOver, n.Now())
 	n.handsOver(s, record)
 	// All that is not a Cluster waits for the Clusters of the release.
 	n.keeps(slices.Concat(s.withCluster, s.queued, slices.DeleteFunc(s.going(), func(e inventory.Entry) bool { return !isCluster(e) })))
