@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"filippo.io/age"
@@ -72,6 +73,9 @@ type Reconciler struct {
 	MayWrite func() error
 	// Open opens a destination; nil is store.Open.
 	Open func(ctx context.Context, address string, o store.Options) (store.Store, error)
+
+	// turns has a chan struct{} of each name that tries wait for.
+	turns sync.Map
 }
 
 // SetupWithManager registers the reconciler. The leader alone saves: it is what the manager
@@ -94,8 +98,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // options of the controller.
 func (r *Reconciler) options() controller.Options {
 	return controller.Options{
-		// One at a time: each has the state of the whole tier in memory.
-		MaxConcurrentReconciles: 1, RateLimiter: r.Retries.RateLimiter(),
+		// A destination that stands still is not to be in the way of another one. What takes memory, they do in turn.
+		MaxConcurrentReconciles: 4, RateLimiter: r.Retries.RateLimiter(),
 		// None but that of the spec: the manager's would end a backup that may take longer.
 		ReconciliationTimeout: -1,
 	}
@@ -189,7 +193,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	within, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	o.Status.LastAttempt = &metav1.Time{Time: now.UTC().Truncate(time.Second)}
+	r.Metrics.record(before, t) // a try may take longer than who is told of its age would wait
+	told := r.telling(within, before, t)
 	message, err := r.save(within, o, t, recipients)
+	before = told()
+	o.Status.Conditions = before.DeepCopy().Status.Conditions
 	if err == nil {
 		o.Status.LastSuccess, o.Status.MovedAway = o.Status.LastAttempt, away
 		status.MarkReady(o, v1alpha1.ReasonSucceeded, "%s", message)
@@ -240,6 +248,12 @@ func (r *Reconciler) check(ctx context.Context, o *v1alpha1.StateBackup) (timing
 
 // save takes the state, and keeps it if it is another one than the newest version has.
 func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing, recipients []age.Recipient) (string, error) {
+	// Two that save at one place would find each other's lock.
+	leave, err := r.turn(ctx, o.Spec.Destination.URL)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
 	at, err := r.open(ctx, o)
 	if err != nil {
 		return "", err
@@ -250,8 +264,43 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		return "", destination(err)
 	}
 	o.Status.Versions = int32(min(len(versions), 1<<30))
-	if err := r.admit(ctx, o, versions); err != nil {
+	is, err := r.take(ctx, o, versions, recipients)
+	if err != nil {
 		return "", err
+	}
+	if is.sealed != nil && r.MayWrite != nil {
+		if err := r.MayWrite(); err != nil {
+			return "", &failure{reason: v1alpha1.ReasonProgressing, err: err}
+		}
+	}
+	if err := r.claim(ctx, o, versions); err != nil {
+		return "", err
+	}
+	if is.sealed == nil {
+		return fmt.Sprintf("the state is that of version %s", o.Status.LastVersion), nil
+	}
+	return r.keep(ctx, o, at, t, is, others(o, versions))
+}
+
+// taken is the state of the tier as it is to be kept.
+type taken struct {
+	digest string
+	// sealed is nil if the newest version has it.
+	sealed []byte
+	// objects in it.
+	objects int
+}
+
+// take takes the state and encrypts it. One try at a time does: the state of the whole tier is in memory. What is
+// encrypted is a small part of that.
+func (r *Reconciler) take(ctx context.Context, o *v1alpha1.StateBackup, versions []store.Version, recipients []age.Recipient) (*taken, error) {
+	leave, err := r.turn(ctx, memory)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := r.admit(ctx, o, versions); err != nil {
+		return nil, err
 	}
 	var warned int
 	s, err := state.Take(ctx, r.Reader, state.TakeOptions{
@@ -263,31 +312,20 @@ func (r *Reconciler) save(ctx context.Context, o *v1alpha1.StateBackup, t timing
 		},
 	})
 	if err != nil {
-		return "", unreadable(err)
+		return nil, unreadable(err)
 	}
 	digest, err := state.ID(s)
 	if err != nil {
-		return "", unreadable(err)
+		return nil, unreadable(err)
 	}
+	is := &taken{digest: digest, objects: len(s.Objects)}
 	if n := len(versions); n > 0 && digest == o.Status.LastDigest && versions[n-1].String() == o.Status.LastVersion {
-		if err := r.claim(ctx, o, versions); err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("the state is that of version %s", o.Status.LastVersion), nil
+		return is, nil
 	}
-	sealed, err := archive.Seal(s, recipients...)
-	if err != nil {
-		return "", &failure{reason: v1alpha1.ReasonEncryptionFailed, err: err}
+	if is.sealed, err = archive.Seal(s, recipients...); err != nil {
+		return nil, &failure{reason: v1alpha1.ReasonEncryptionFailed, err: err}
 	}
-	if r.MayWrite != nil {
-		if err := r.MayWrite(); err != nil {
-			return "", &failure{reason: v1alpha1.ReasonProgressing, err: err}
-		}
-	}
-	if err := r.claim(ctx, o, versions); err != nil {
-		return "", err
-	}
-	return r.keep(ctx, o, at, t, s, sealed, digest, others(o, versions))
+	return is, nil
 }
 
 // unreadable gives an error of reading the tier its reason.
@@ -373,7 +411,7 @@ func others(o *v1alpha1.StateBackup, versions []store.Version) store.Version {
 
 // keep saves a version under the lock, and deletes old ones of this StateBackup, which are those above others.
 func (r *Reconciler) keep(
-	ctx context.Context, o *v1alpha1.StateBackup, at store.Store, t timing, s *archive.Snapshot, sealed []byte, digest string, others store.Version,
+	ctx context.Context, o *v1alpha1.StateBackup, at store.Store, t timing, is *taken, others store.Version,
 ) (string, error) {
 	l, err := at.Lock(ctx, r.Holder, t.timeout)
 	if err != nil {
@@ -387,12 +425,12 @@ func (r *Reconciler) keep(
 			log.FromContext(ctx).Error(err, "the lock of the saved state is left until it lapses")
 		}
 	}()
-	v, err := at.Save(ctx, l, sealed)
+	v, err := at.Save(ctx, l, is.sealed)
 	if err != nil {
 		return "", destination(err)
 	}
-	o.Status.LastVersion, o.Status.LastDigest = v.String(), digest
-	o.Status.Objects, o.Status.Bytes = int64(len(s.Objects)), int64(len(sealed))
+	o.Status.LastVersion, o.Status.LastDigest = v.String(), is.digest
+	o.Status.Objects, o.Status.Bytes = int64(is.objects), int64(len(is.sealed))
 	keep := int(o.Spec.KeepLast)
 	if keep <= 0 {
 		keep = defaultKeep
@@ -402,7 +440,7 @@ func (r *Reconciler) keep(
 	if err != nil {
 		return "", destination(fmt.Errorf("version %s is saved: %w", v, err))
 	}
-	return fmt.Sprintf("saved version %s: %d objects, %d bytes", v, len(s.Objects), len(sealed)), nil
+	return fmt.Sprintf("saved version %s: %d objects, %d bytes", v, is.objects, len(is.sealed)), nil
 }
 
 // destination gives an error of a store its reason.
