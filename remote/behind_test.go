@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -36,8 +37,11 @@ func TestBehind(t *testing.T) {
 		// sent is what the record says, has what this replica fetched, says what the source has on
 		// record; empty: there is no source.
 		sent, has, says string
-		change          func(*seeding)
-		waits           bool
+		// components is what the source of the manifests of providers has on record, if there are any: the child has others
+		// than this replica would send, which has those of an older revision.
+		components string
+		change     func(*seeding)
+		waits      bool
 		// pause before the child is looked at again, where nothing else wakes it.
 		pause time.Duration
 	}{
@@ -53,6 +57,9 @@ func TestBehind(t *testing.T) {
 		"Pinned": {reason: "a Rollout says which revision the child has", sent: newer, has: older, says: newer,
 			change: func(s *seeding) { s.pin = &v1alpha1.RolloutRevision{Revision: older} }},
 		"Alone": {reason: "a process without shards fetches by itself", sent: newer, has: older, says: newer, change: func(s *seeding) { s.tenure = nil }},
+		"Components": {reason: "it has not fetched which providers the one before it sent, in a repository of their own", sent: newer, has: newer, components: newer,
+			waits: true, pause: progressPause},
+		"OtherComponents": {reason: "it has what is on record: something else of the layer changed", sent: newer, has: newer, components: older},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -61,24 +68,33 @@ func TestBehind(t *testing.T) {
 			}
 			var objects []client.Object
 			if tc.says != "" {
-				o := &sourcev1.GitRepository{}
-				o.Namespace, o.Name = "fleet", "fleet"
-				o.Status.Artifact = &fluxmeta.Artifact{Revision: tc.says}
-				objects = append(objects, o)
+				objects = append(objects, recordedAs("fleet", tc.says, ""))
 			}
+			digest := "sha256:of-" + tc.sent
 			f := newFleet(t, map[string]string{"a.yaml": noteOf("1")})
+			if tc.components != "" {
+				digest = "sha256:of-others"
+				f.layer.Spec.Providers = componentsOf("components")
+				objects = append(objects, recordedAs("components", tc.components, ""))
+			}
 			f.children.Now, f.children.Rand = func() time.Time { return start.Time }, func() float64 { return 1 }
 			f.children.Cluster = &apply.Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
 			f.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet", Namespace: "fleet"}
 			s := f.on(0)
 			s.notes, s.tenure, s.snapshot = &layerNotes{}, &tenure.Tenure{}, &source.Snapshot{Revision: tc.has}
+			if tc.components != "" {
+				s.components.snapshot = &source.Snapshot{Revision: older}
+			}
 			s.run.notes = &notes{began: start.Time}
 			if tc.change != nil {
 				tc.change(s)
 			}
 			s.rendered = &rendered{digest: "sha256:of-" + tc.has}
-			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Digest: "sha256:of-" + tc.sent}
-			err := s.look(t.Context(), &record.Record{Attempted: record.State{Revision: tc.sent, Digest: "sha256:of-" + tc.sent}}, entry)
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: true, Digest: digest}
+			if tc.sent == "" {
+				digest = "" // nothing was sent
+			}
+			err := s.look(t.Context(), &record.Record{Attempted: record.State{Revision: tc.sent, Digest: digest}}, entry)
 			if isWaitingError(err) != tc.waits || err != nil && (!tc.waits || reason.Of(err) != v1alpha1.ReasonSourceNotReady) {
 				t.Errorf("%s: %v, want it to wait: %t", tc.reason, err, tc.waits)
 			}
@@ -92,6 +108,19 @@ func TestBehind(t *testing.T) {
 	}
 }
 
+// componentsOf has a layer install providers of which a repository has the manifests.
+func componentsOf(name string) *v1alpha1.ProvidersSpec {
+	return &v1alpha1.ProvidersSpec{SourceRef: &v1alpha1.SourceReference{Kind: "GitRepository", Name: name, Namespace: "fleet"}}
+}
+
+// recordedAs is a repository that has an artifact on record.
+func recordedAs(name, revision, digest string) *sourcev1.GitRepository {
+	o := &sourcev1.GitRepository{}
+	o.Namespace, o.Name = "fleet", name
+	o.Status.Artifact = &fluxmeta.Artifact{Revision: revision, Digest: digest}
+	return o
+}
+
 // TestDeclaredUnfetched: a replica does not know what a layer declares before it has fetched what the leader recorded, by which
 // another layer is to leave the child.
 func TestDeclaredUnfetched(t *testing.T) {
@@ -101,6 +130,10 @@ func TestDeclaredUnfetched(t *testing.T) {
 		reason string
 		// says is what the source has on record now, and said what it had a moment ago; empty: there is no source.
 		says, said string
+		// digest on record, if it is another one than this replica was handed.
+		digest string
+		// components is what the source of the manifests of providers has on record, if there are any.
+		components string
 		change     func(*seeding)
 		stays      bool
 	}{
@@ -110,6 +143,11 @@ func TestDeclaredUnfetched(t *testing.T) {
 		"Gone":    {reason: "nobody can tell", stays: true},
 		"Pinned":  {reason: "a Rollout holds the layer, which may have it later", says: newer, stays: true, change: func(s *seeding) { s.pin = &v1alpha1.RolloutRevision{Revision: older} }},
 		"Alone":   {reason: "a process without shards fetches by itself", says: newer, change: func(s *seeding) { s.tenure = nil }},
+		// read 642
+		"Included":       {reason: "it is one revision, with what the repository included before", says: older, digest: "sha256:2", stays: true},
+		"Components":     {reason: "its providers are of a repository of their own, which the leader has fetched", says: older, components: newer, stays: true},
+		"SameComponents": {reason: "it has these as well", says: older, components: older},
+		"OnlyComponents": {reason: "the layer has no other source", says: older, components: newer, stays: true, change: func(s *seeding) { s.layer.Spec.SourceRef, s.snapshot = nil, nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := removalScheme(t)
@@ -119,10 +157,10 @@ func TestDeclaredUnfetched(t *testing.T) {
 			s := bringing(t, newPaced(time.Minute))
 			objects := []client.Object{s.child.DeepCopy()}
 			if tc.says != "" {
-				o := &sourcev1.GitRepository{}
-				o.Namespace, o.Name = "fleet", "fleet"
-				o.Status.Artifact = &fluxmeta.Artifact{Revision: tc.says}
-				objects = append(objects, o)
+				objects = append(objects, recordedAs("fleet", tc.says, cmp.Or(tc.digest, "sha256:1")))
+			}
+			if tc.components != "" {
+				objects = append(objects, recordedAs("components", tc.components, ""))
 			}
 			reads := 0
 			s.Cluster = &apply.Cluster{Client: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), interceptor.Funcs{
@@ -135,7 +173,11 @@ func TestDeclaredUnfetched(t *testing.T) {
 			})}
 			s.layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet", Namespace: "fleet"}
 			s.Snapshots, s.tenure, s.snapshot = source.NewSnapshots(), &tenure.Tenure{}, &source.Snapshot{Revision: older}
-			s.Snapshots.Put(layerSource(s.layer), s.snapshot)
+			s.Snapshots.PutAs(layerSource(s.layer), s.snapshot, "sha256:1")
+			if tc.components != "" {
+				s.layer.Spec.Providers = componentsOf("components")
+				s.Snapshots.Put(sourceOf(s.layer, s.layer.Spec.Providers.SourceRef), &source.Snapshot{Revision: older})
+			}
 			if tc.said != "" {
 				s.revisions.read = map[source.Key]*recorded{layerSource(s.layer): {turn: make(chan struct{}, 1), last: reading{revision: tc.said, at: s.Now()}}}
 			}

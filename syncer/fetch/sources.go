@@ -484,7 +484,7 @@ func (s *Sources) handOver(key source.Key, artifact *meta.Artifact, snapshot *so
 	if snapshot != nil {
 		// Whoever is woken by the status finds the snapshot; who is woken by the
 		// snapshot may find an old status.
-		s.Snapshots.Put(key, snapshot)
+		s.Snapshots.PutAs(key, snapshot, artifact.Digest)
 	}
 }
 

@@ -18,6 +18,8 @@ type Key struct {
 type Snapshots struct {
 	mu        sync.RWMutex
 	snapshots map[Key]*Snapshot
+	// recorded are the digests by which the status of a source has its newest snapshot.
+	recorded  map[Key]string
 	listeners []func(Key)
 	older     older
 }
@@ -42,15 +44,33 @@ func (s *Snapshots) Get(key Key) *Snapshot {
 	return s.snapshots[key]
 }
 
+// Recorded is the digest by which the status of a source has its newest snapshot, empty if that is not known. It is
+// that of an archive where sources are packed.
+func (s *Snapshots) Recorded(key Key) string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.recorded[key]
+}
+
 // Put records a source's newest snapshot; nil forgets the source. The one before is kept
 // while its revision is retained.
-func (s *Snapshots) Put(key Key, snapshot *Snapshot) {
+func (s *Snapshots) Put(key Key, snapshot *Snapshot) { s.PutAs(key, snapshot, "") }
+
+// PutAs is Put of a snapshot that the status of its source has by a digest. The revision alone does not tell it from one
+// that included something else.
+func (s *Snapshots) PutAs(key Key, snapshot *Snapshot, recorded string) {
 	s.mu.Lock()
 	old := s.snapshots[key]
-	if snapshot == nil {
+	if delete(s.recorded, key); snapshot == nil {
 		delete(s.snapshots, key)
 	} else {
 		s.snapshots[key] = snapshot
+	}
+	if snapshot != nil && recorded != "" {
+		if s.recorded == nil {
+			s.recorded = map[Key]string{}
+		}
+		s.recorded[key] = recorded
 	}
 	s.older.replaced(key, old, snapshot)
 	listeners := s.listeners
