@@ -147,6 +147,9 @@ func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridg
 	if err != nil {
 		return cannotReach(err)
 	}
+	if records, err = r.above(ctx, admin, records, selected); err != nil {
+		return err
+	}
 	listed := records
 	if r.notes.earlier, err = earlierRecords(ctx, session); err != nil {
 		return cannotReach(err)
@@ -203,6 +206,39 @@ func seededAs(cluster capibridge.Cluster, records []*record.Record, lineage []ep
 	return uid, nil
 }
 
+// above are the records in a child without those of the tier that runs there: it applies layers to its own cluster as well,
+// by a Child of its own, and goes on with these whoever is above. Who led it is on record beside them. A
+// layer of the same name here is in its way all the same. What a child says of who led it spares records of others, no more.
+func (r *run) above(ctx context.Context, child client.Reader, records []*record.Record, selected []*v1alpha1.Layer) ([]*record.Record, error) {
+	var below []epoch.Mark
+	read := false
+	var left []*record.Record
+	for _, found := range records {
+		lineage, err := r.lineage(ctx, found.Parent)
+		if err != nil {
+			return nil, reason.Because(v1alpha1.ReasonProgressing, err)
+		}
+		here := found.Layer.Namespace == r.child.Namespace && among(selected, found.Layer.Name)
+		if here || epoch.Judge(lineage, found.Parent) != epoch.Foreign {
+			left = append(left, found)
+			continue
+		}
+		if !read {
+			cm := &corev1.ConfigMap{}
+			err := child.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}, cm)
+			if client.IgnoreNotFound(err) != nil {
+				return nil, cannotReach(fmt.Errorf("cannot read who led the tier in the child: %w", err))
+			}
+			below, _ = epoch.MarksOf(cm) // by what its agent cannot read either it leads nothing
+			read = true
+		}
+		if !slices.ContainsFunc(below, func(m epoch.Mark) bool { return m.Holder == found.Parent.Holder }) {
+			left = append(left, found)
+		}
+	}
+	return left, nil
+}
+
 // takeOver marks the records that another management cluster left in the child as this
 // tier's, at the first contact or because a person said so: that one finds itself
 // superseded should it come back. While the child is not this tier's to write to, it stays the other
@@ -230,8 +266,13 @@ func (p *push) takeOver(ctx context.Context) error {
 	if err != nil {
 		return cannotRead(err)
 	}
+	var selected []*v1alpha1.Layer
 	for _, s := range p.layers {
 		*s.notes = layerNotes{} // the other one may have changed what was known of it
+		selected = append(selected, s.layer)
+	}
+	if records, err = p.above(ctx, admin, records, selected); err != nil {
+		return err
 	}
 	p.taking = true
 	defer func() { p.taking = false }()

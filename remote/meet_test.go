@@ -44,6 +44,8 @@ type far struct {
 	mu sync.Mutex
 	// record is the ConfigMap; nil while it may not be listed.
 	record *corev1.ConfigMap
+	// epoch says who led the tier in the child, if there is one.
+	epoch *corev1.ConfigMap
 	// writes are methods and paths.
 	writes []string
 }
@@ -83,6 +85,8 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
 	case path == configMaps, path == "/api/v1/configmaps" && f.record != nil:
 		answer(corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{*f.record}})
+	case f.epoch != nil && path == configMaps+"/"+v1alpha1.EpochConfigMap && r.Method == http.MethodGet:
+		answer(f.epoch)
 	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodGet:
 		answer(f.record)
 	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodPut:
@@ -239,6 +243,36 @@ func TestTakeOverWaits(t *testing.T) {
 	child = m.contact(t)
 	if child.Status.Identity.TakingOver || len(m.writes) == 0 {
 		t.Errorf("nothing is taken over once it may be: %+v", child.Status)
+	}
+}
+
+// TestTakeOverBelow: a management cluster that meets a child, in which a tier runs that applies layers to its own cluster,
+// takes over what another one above recorded there, and not the records of that tier (read 641).
+func TestTakeOverBelow(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason        string
+		layer, holder string
+		taken         bool
+	}{
+		"Below": {"it is the child's own layer", "own", "below", false},
+		"Above": {"the one before this tier recorded it", "own", "there", true},
+		"Same":  {"the layer has the name of one here, which goes to the child", "app", "below", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMet(t)
+			m.keeps(t, tc.layer, epoch.Mark{Epoch: 7, Holder: tc.holder})
+			m.far.epoch = &corev1.ConfigMap{TypeMeta: m.far.record.TypeMeta, ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}}
+			if err := epoch.Write(m.far.epoch, []epoch.Mark{{Epoch: 8, Holder: "later"}, {Epoch: 7, Holder: "below"}}); err != nil {
+				t.Fatal(err)
+			}
+			child := m.contact(t)
+			if child.Status.Identity == nil || child.Status.Identity.TakingOver || child.Status.SupersededBy != nil {
+				t.Fatalf("%s: it is not met: %+v", tc.reason, child.Status)
+			}
+			if says := m.far.record.Data["record.json"]; strings.Contains(says, `"`+tc.holder+`"`) == tc.taken {
+				t.Errorf("%s: the record is %s, want it to be taken over: %t", tc.reason, says, tc.taken)
+			}
+		})
 	}
 }
 
