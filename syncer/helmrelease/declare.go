@@ -1,9 +1,11 @@
 package helmrelease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -35,7 +37,8 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 		case refused.stalls:
 			return claim.Declaration{} // as it is, it will never be released
 		case refused.err != nil:
-			return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, refused.err), Passing: refused.passing}
+			return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, refused.err),
+				Passing: refused.passing || errors.Is(refused.err, errUnobserved)}
 		default:
 			return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: its chart is being fetched again", obj.Namespace, obj.Name), Passing: true}
 		}
@@ -45,6 +48,13 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 	}
 	if !whole && !obj.Spec.Suspend && release.UpToDate(obj, run.chart, run.values) {
 		return claim.Declaration{Settled: true}
+	}
+	if built, ok := run.from.(*sourcev1.HelmChart); ok && obj.Spec.Chart != nil && !sameChart(helmChart(obj), built) {
+		// Another version may have more objects. The HelmChart follows once the HelmRelease is applied, and acts.
+		return claim.Declaration{
+			Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: HelmChart %s/%s is not the chart that it names yet", obj.Namespace, obj.Name, built.Namespace, built.Name),
+			Passing: !obj.Spec.Suspend,
+		}
 	}
 	if refused := r.aim(ctx, run); refused != nil {
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, refused.err)}
@@ -56,6 +66,14 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, err), Passing: errors.Is(err, release.ErrNoRoom)}
 	}
 	return claim.DeclarationOf(objects, nil)
+}
+
+// sameChart reports whether a HelmChart is of the chart that another one declares. What people add to it besides does
+// not change which objects it has.
+func sameChart(want, have *sourcev1.HelmChart) bool {
+	w, h := &want.Spec, &have.Spec
+	return w.Chart == h.Chart && cmp.Or(w.Version, "*") == cmp.Or(h.Version, "*") && w.SourceRef.Kind == h.SourceRef.Kind && w.SourceRef.Name == h.SourceRef.Name &&
+		slices.Equal(w.ValuesFiles, h.ValuesFiles) && w.IgnoreMissingValuesFiles == h.IgnoreMissingValuesFiles
 }
 
 // behind is an error about a chart that is not of the revision that its source has.

@@ -101,26 +101,31 @@ func (r *Reconciler) access(obj *helmv2.HelmRelease, key source.Key) *refusal {
 	return nil
 }
 
+// errUnobserved: what a source says by now has not been fetched, nor has that failed.
+var errUnobserved = errors.New("latest generation of object has not been reconciled")
+
 // sourceReady is an error that says in Flux's words what a chart lacks.
 func sourceReady(key source.Key, from sourcev1.Source) error {
 	notReady := func(why string) error {
 		return fmt.Errorf("%s '%s' is not ready: %s", key.Kind, key.NamespacedName, why)
 	}
 	if o, ok := from.(status.Object); ok && key.Kind != sourcev1.ExternalArtifactKind {
-		observed := int64(-1)
+		observed, suspended := int64(-1), false
 		switch o := from.(type) {
 		case *sourcev1.HelmChart:
-			observed = o.Status.ObservedGeneration
+			observed, suspended = o.Status.ObservedGeneration, o.Spec.Suspend
 		case *sourcev1.OCIRepository:
-			observed = o.Status.ObservedGeneration
+			observed, suspended = o.Status.ObservedGeneration, o.Spec.Suspend
 		}
 		ready := apimeta.FindStatusCondition(o.GetConditions(), meta.ReadyCondition)
 		stall := apimeta.FindStatusCondition(o.GetConditions(), meta.StalledCondition)
 		switch {
 		case observed != o.GetGeneration() && ready != nil && ready.Status == metav1.ConditionFalse:
 			return notReady(ready.Message)
+		case observed != o.GetGeneration() && suspended:
+			return notReady(errUnobserved.Error()) // nobody knows when it will be
 		case observed != o.GetGeneration():
-			return notReady("latest generation of object has not been reconciled")
+			return fmt.Errorf("%s '%s' is not ready: %w", key.Kind, key.NamespacedName, errUnobserved)
 		case stall != nil && stall.Status == metav1.ConditionTrue:
 			return notReady(stall.Message)
 		}
