@@ -79,7 +79,7 @@ func TestStaleMeanwhile(t *testing.T) {
 // at one place do it in turn: neither finds the other's lock.
 func TestAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newBench(t, func(o *v1alpha1.StateBackup) { o.CreationTimestamp = metav1.Now() })
 		if n := b.options().MaxConcurrentReconciles; n < 2 {
 			t.Errorf("%d StateBackup is saved at a time", n)
 		}
