@@ -244,7 +244,7 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}
 	case slices.Contains(claim.Perhaps, by), claim.Kind == apply.Recorded && by != "" && by == claim.Owner:
 		d.Taken = true
-	case claim.Owner == "", claim.Unsure && d.Hook: // it is made anew at once, and of the chart alone as far as is known
+	case claim.Owner == "", d.Hook && (claim.Unsure || claim.Kind == apply.Again): // it is made anew at once, and of the chart alone as far as is known
 	default:
 		d.NewOwner, d.Unsure, d.Ahead = claim.Owner, claim.Unsure, claim.Ahead
 	}

@@ -448,6 +448,7 @@ func TestClaimOfHook(t *testing.T) {
 	}{
 		"Unsure":  {"a Layer of the same commit is not applied yet", true, apply.Claim{Owner: "Layer/fleet/base", Kind: apply.Declared, Unsure: true}, ""},
 		"Certain": {"another owner declares it", true, apply.Claim{Owner: "Kustomization/apps/x", Kind: apply.Declared}, "Kustomization/apps/x"},
+		"Again":   {"the HelmRelease is to have another chart in a moment, which may have it as well", true, apply.Claim{Owner: "HelmRelease/fleet/app", Kind: apply.Again}, ""},
 		"Object":  {"it is none", false, apply.Claim{Owner: "Layer/fleet/base", Kind: apply.Declared, Unsure: true}, "Layer/fleet/base"},
 	} {
 		t.Run(name, func(t *testing.T) {
