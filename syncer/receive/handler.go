@@ -74,8 +74,13 @@ type Handler struct {
 	log       logr.Logger
 	results   *prometheus.CounterVec
 
-	places   *places
-	acting   chan struct{}
+	// asking are the places of requests whose issuer is asked, places those that are read, with
+	// neighbors of one namespace among them, and acting those that are carried out.
+	asking    *places[neighbor]
+	places    *places[netip.Addr]
+	neighbors *places[neighbor]
+	acting    *places[string]
+
 	forged   *budgets[sender]
 	accepted *budgets[types.NamespacedName]
 
@@ -108,7 +113,8 @@ func NewHandler(o Options) *Handler {
 	h := &Handler{
 		receivers: o.Receivers, secrets: o.Secrets, objects: o.Objects, now: o.Now, log: o.Log,
 		verifier: verifier{identities: o.Identities, workers: o.Workers, google: googleIssuer},
-		places:   newPlaces(), acting: make(chan struct{}, mostActing),
+		asking:   newPlaces[neighbor](mostConnections, mostOfRemote), acting: newPlaces[string](mostActing, mostActing/2),
+		places: newPlaces[netip.Addr](mostReading, mostOfRemote), neighbors: newPlaces[neighbor](mostConnections, mostOfNamespace),
 		forged: newBudgets[sender](forgedRate, forgedBurst), accepted: newBudgets[types.NamespacedName](receiverRate, receiverBurst),
 		kept: map[types.NamespacedName]keptSecret{},
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -145,7 +151,7 @@ func Serve(ctx context.Context, h http.Handler, listener net.Listener) error {
 // newServer serves a Handler with bounds on what slow senders hold.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: bodyTime, ReadTimeout: readWait + 2*bodyTime, WriteTimeout: readWait + 2*bodyTime + 2*actTime,
+		Handler: h, ReadHeaderTimeout: bodyTime, ReadTimeout: readWait + 2*bodyTime, WriteTimeout: 4*readWait + 2*bodyTime + askTime + 2*actTime,
 		IdleTimeout: 10 * time.Second, MaxHeaderBytes: 32 << 10,
 	}
 }
@@ -191,30 +197,19 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength > mostBody {
 		return tooLarge()
 	}
-	var last error = unknown()
-	var read *delivery
-	leave, ok := h.places.enter(r.Context(), remote)
-	if !ok {
-		return busy()
-	}
-	var once sync.Once
-	free := func() { once.Do(leave) }
-	defer free()
 	// Others may have written the same path into the status of their Receivers: each is
 	// asked whether the path is its own.
 	for _, receiver := range found {
-		var v *verified
-		if v, last = h.check(w, r, receiver, remote, &read); last != nil {
-			if is(last, resultUnknown) {
-				continue
-			}
-			return last
+		v, err := h.check(w, r, receiver, remote)
+		switch {
+		case is(err, resultUnknown):
+			continue
+		case err != nil:
+			return err
 		}
-		read = nil
-		free()
 		return h.act(r.Context(), receiver.DeepCopy(), v)
 	}
-	return last
+	return unknown()
 }
 
 func tooLarge() error {
@@ -248,43 +243,113 @@ func (h *Handler) find(ctx context.Context, path string) []*notificationv1.Recei
 	return found
 }
 
-// check reads and verifies a request to a Receiver. read is what was read of it already.
-func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notificationv1.Receiver, remote netip.Addr, read **delivery) (*verified, error) {
+// check reads and verifies a request to a Receiver.
+func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notificationv1.Receiver, remote netip.Addr) (*verified, error) {
 	from := sender{client.ObjectKeyFromObject(receiver), remote}
 	if !h.forged.left(from, h.now()) {
 		return nil, &refusal{resultLimited, http.StatusTooManyRequests, "too many requests of this sender were refused"}
 	}
-	secret, fresh, err := h.secretOf(r.Context(), receiver, false)
-	if err == nil && !fresh && !owns(receiver, secret, r.URL.Path) {
-		// The token may have been replaced a moment ago, and the path with it.
-		secret, fresh, err = h.secretOf(r.Context(), receiver, true)
-	}
+	secret, fresh, err := h.owned(r, receiver, remote)
 	if err != nil {
 		return nil, err
-	}
-	if !owns(receiver, secret, r.URL.Path) {
-		return nil, unknown()
 	}
 	if receiver.Spec.Suspend || !receiver.DeletionTimestamp.IsZero() || !apimeta.IsStatusConditionTrue(receiver.Status.Conditions, meta.ReadyCondition) {
 		return nil, &refusal{resultNotReady, http.StatusServiceUnavailable, "the Receiver is suspended, or not ready"}
 	}
-	if *read == nil {
-		if *read, err = h.read(w, r); err != nil {
-			return nil, err
+	again := func(err error) bool {
+		if fresh || !is(err, resultForged) {
+			return false
 		}
-	}
-	v, err := h.verifier.verify(r.Context(), &receiver.Spec, secret, **read)
-	if is(err, resultForged) && !fresh {
 		// What is verified by may have been replaced, and the path stayed.
-		if secret, fresh, _ = h.secretOf(r.Context(), receiver, true); fresh && owns(receiver, secret, r.URL.Path) {
-			v, err = h.verifier.verify(r.Context(), &receiver.Spec, secret, **read)
+		var now map[string][]byte
+		if now, fresh, _ = h.secretOf(r.Context(), receiver, true); !fresh || !owns(receiver, now, r.URL.Path) {
+			return false
 		}
+		secret = now
+		return true
 	}
-	if is(err, resultForged) || is(err, resultMalformed) {
-		h.forged.take(from, h.now())
-		h.log.V(1).Info("refused a request", "receiver", from.receiver.String(), "remote", remote.String(), "why", err.Error())
+	judged := func(err error) error {
+		if is(err, resultForged) || is(err, resultMalformed) {
+			h.forged.take(from, h.now())
+			h.log.V(1).Info("refused a request", "receiver", from.receiver.String(), "remote", remote.String(), "why", err.Error())
+		}
+		return err
 	}
-	return v, err
+	of := neighbor{receiver.Namespace, remote}
+	// Issuers may be slow. The body comes after them, so that who waits for them has nothing
+	// in memory, and none of the places that others need.
+	claims, err := h.ask(r, receiver, secret, of)
+	if again(err) {
+		claims, err = h.ask(r, receiver, secret, of)
+	}
+	if err != nil {
+		return nil, judged(err)
+	}
+	leave, ok := h.enter(r.Context(), of)
+	if !ok {
+		return nil, busy()
+	}
+	defer leave()
+	read, err := h.read(w, r)
+	if err != nil {
+		return nil, err
+	}
+	v, err := verify(&receiver.Spec, secret, claims, *read)
+	if again(err) {
+		v, err = verify(&receiver.Spec, secret, claims, *read)
+	}
+	return v, judged(err)
+}
+
+// ask asks the issuer of the token that a request came with, if there is one.
+func (h *Handler) ask(r *http.Request, receiver *notificationv1.Receiver, secret map[string][]byte, of neighbor) (map[string]any, error) {
+	if !asks(receiver.Spec.Type) {
+		return nil, nil
+	}
+	leave, ok := h.asking.enter(r.Context(), of, readWait)
+	if !ok {
+		return nil, busy()
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(r.Context(), askTime)
+	defer cancel()
+	return h.verifier.identify(ctx, &receiver.Spec, secret, r.Header)
+}
+
+// enter waits for a place in which a body is read: how long that takes is up to whoever knows
+// the path, as who made the Receiver does.
+func (h *Handler) enter(ctx context.Context, of neighbor) (leave func(), ok bool) {
+	part, ok := h.neighbors.enter(ctx, of, readWait)
+	if !ok {
+		return nil, false
+	}
+	free, ok := h.places.enter(ctx, of.remote, readWait)
+	if !ok {
+		part()
+		return nil, false
+	}
+	return func() {
+		free()
+		part()
+	}, true
+}
+
+// owned is what the Secret of a Receiver has whose path a request has.
+func (h *Handler) owned(r *http.Request, receiver *notificationv1.Receiver, remote netip.Addr) (secret map[string][]byte, fresh bool, err error) {
+	leave, ok := h.places.enter(r.Context(), remote, readWait)
+	if !ok {
+		return nil, false, busy()
+	}
+	defer leave()
+	secret, fresh, err = h.secretOf(r.Context(), receiver, false)
+	if err == nil && !fresh && !owns(receiver, secret, r.URL.Path) {
+		// The token may have been replaced a moment ago, and the path with it.
+		secret, fresh, err = h.secretOf(r.Context(), receiver, true)
+	}
+	if err == nil && !owns(receiver, secret, r.URL.Path) {
+		err = unknown()
+	}
+	return secret, fresh, err
 }
 
 // owns reports whether a path is that of a Receiver, in constant time.
@@ -339,14 +404,14 @@ func (h *Handler) act(ctx context.Context, receiver *notificationv1.Receiver, v 
 	if !h.accepted.take(name, h.now()) {
 		return &refusal{resultLimited, http.StatusTooManyRequests, "too many requests for this Receiver"}
 	}
-	ctx, cancel := context.WithTimeout(ctx, actTime)
-	defer cancel()
-	select {
-	case h.acting <- struct{}{}:
-		defer func() { <-h.acting }()
-	case <-ctx.Done():
+	leave, ok := h.acting.enter(ctx, receiver.Namespace, actTime)
+	if !ok {
 		return busy()
 	}
+	defer leave()
+	// What was begun is done, also for a sender who does not wait for the answer.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTime)
+	defer cancel()
 	n, err := h.objects.request(ctx, receiver, v)
 	switch {
 	case errors.Is(err, errFilter):

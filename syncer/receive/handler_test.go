@@ -3,6 +3,7 @@ package receive
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	notificationv1 "github.com/fluxcd/notification-controller/api/v1"
@@ -325,7 +327,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestSlowSenders: those who send their bodies slowly hold half of the places at most.
+// TestSlowSenders: those who send their bodies slowly hold a part of the places at most.
 func TestSlowSenders(t *testing.T) {
 	receiver, secret := receiverOf("hook", notificationv1.GitHubReceiver, named("GitRepository", "app"))
 	d := newDesk(t, receiver, secret, git("apps", "app", nil))
@@ -356,12 +358,141 @@ func TestSlowSenders(t *testing.T) {
 		_ = end.Close()
 	}
 	slow.Wait()
-	if n := d.count(resultBusy); n != 2*mostReading-mostOfRemote {
-		t.Errorf("%g were turned away, want all but %d", n, mostOfRemote)
+	if n := d.count(resultBusy); n != 2*mostReading-mostOfNamespace {
+		t.Errorf("%g were turned away, want all but %d", n, mostOfNamespace)
 	}
-	if len(d.places.of) != 0 || len(d.places.all) != 0 {
-		t.Errorf("places that nobody has are taken: %v, %d", d.places.of, len(d.places.all))
+	if len(d.places.of) != 0 || len(d.places.all) != 0 || len(d.neighbors.of) != 0 {
+		t.Errorf("places that nobody has are taken: %v, %d, %v", d.places.of, len(d.places.all), d.neighbors.of)
 	}
+}
+
+// elsewhere puts a Receiver into another namespace.
+func elsewhere(namespace string, r *notificationv1.Receiver, s *corev1.Secret) (*notificationv1.Receiver, *corev1.Secret) {
+	r.Namespace, s.Namespace = namespace, namespace
+	token := secretToken
+	if r.Spec.SecretRef == nil {
+		token = ""
+	}
+	r.Status.WebhookPath = r.GetWebhookPath(token)
+	return r, s
+}
+
+// hanging are identities of which nobody gets an answer.
+type hanging struct{ end chan struct{} }
+
+func (h hanging) Claims(context.Context, string, string, string) (map[string]any, error) {
+	<-h.end
+	return nil, &UnavailableError{errors.New("no answer")}
+}
+
+// TestSlowIssuerOfAnother: whose issuers do not answer, or who sends bodies slowly, keeps pushes to Receivers of
+// other namespaces from nothing, though all of them come from one Ingress.
+func TestSlowIssuerOfAnother(t *testing.T) {
+	for name, of := range map[string]string{"Issuer": notificationv1.GenericOIDCReceiver, "Google": notificationv1.GCRReceiver, "Body": notificationv1.GenericReceiver} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				receiver, secret := receiverOf("hook", notificationv1.GitHubReceiver, named("GitRepository", "app"))
+				slow, its := receiverOf("slow", of)
+				slow, its = elsewhere("evil", slow, its)
+				d := newDesk(t, receiver, secret, slow, its, git("apps", "app", nil))
+				end := make(chan struct{})
+				d.verifier.identities = hanging{end}
+				ingress := func(r *http.Request) { r.RemoteAddr = "203.0.113.1:1" }
+				var requests sync.WaitGroup
+				for range 2 * mostOfRemote {
+					requests.Go(func() {
+						d.send(slow.Status.WebhookPath, accepted()[of], ingress, func(r *http.Request) {
+							if name == "Body" {
+								r.Body = io.NopCloser(endless{end})
+							}
+						})
+					})
+				}
+				synctest.Wait()
+				if answer := d.send(receiver.Status.WebhookPath, accepted()[notificationv1.GitHubReceiver], ingress); answer.Code != 200 {
+					t.Errorf("the push of another namespace: %d %s", answer.Code, answer.Body)
+				}
+				close(end)
+				requests.Wait()
+			})
+		})
+	}
+}
+
+// endless is a body that does not come.
+type endless struct{ end chan struct{} }
+
+func (e endless) Read([]byte) (int, error) {
+	<-e.end
+	return 0, io.EOF
+}
+
+// stuck is an API server that does not answer what is written in one namespace.
+type stuck struct {
+	request.Writer
+	namespace string
+}
+
+func (s stuck) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if o.GetNamespace() != s.namespace {
+		return s.Writer.Patch(ctx, o, p, opts...)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestSlowActionOfAnother: whose requests take long to be carried out keeps those of other namespaces from nothing.
+func TestSlowActionOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		receiver, secret := receiverOf("hook", notificationv1.GitHubReceiver, named("GitRepository", "app"))
+		slow, its := receiverOf("slow", notificationv1.GenericReceiver, named("GitRepository", "app"))
+		slow, its = elsewhere("evil", slow, its)
+		d := newDesk(t, receiver, secret, slow, its, git("apps", "app", nil), git("evil", "app", nil))
+		d.Requests.Client = stuck{d, "evil"}
+		var requests sync.WaitGroup
+		for i := range mostActing {
+			requests.Go(func() {
+				d.send(slow.Status.WebhookPath, accepted()[notificationv1.GenericReceiver], func(r *http.Request) { r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", i) })
+			})
+		}
+		synctest.Wait()
+		begin := time.Now()
+		answer := d.send(receiver.Status.WebhookPath, accepted()[notificationv1.GitHubReceiver])
+		if took := time.Since(begin); answer.Code != 200 || took > time.Second {
+			t.Errorf("the push of another namespace: %d %s, after %s", answer.Code, answer.Body, took)
+		}
+		requests.Wait()
+	})
+}
+
+// TestActionEnds: a request for many objects of an API server that does not answer ends. A sender who does not wait ends nothing.
+func TestActionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := notificationv1.ReceiverResource{CrossNamespaceObjectReference: notificationv1.CrossNamespaceObjectReference{
+			Kind: "GitRepository", Name: "*", MatchLabels: map[string]string{"team": "a"},
+		}}
+		receiver, secret := receiverOf("hook", notificationv1.GenericReceiver, all)
+		objects := []client.Object{receiver, secret}
+		for i := range 20 * mostWrites {
+			objects = append(objects, git("apps", fmt.Sprint("app", i), map[string]string{"team": "a"}))
+		}
+		d := newDesk(t, objects...)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		n, err := d.request(gone, receiver, &verified{})
+		if n == len(objects)-2 || err == nil {
+			t.Errorf("%d objects are requested after the time for it, %v", n, err)
+		}
+		d.asked = nil
+		if err := d.act(gone, receiver, &verified{}); err != nil || len(d.requested()) != len(objects)-2 {
+			t.Errorf("a sender who is gone: %v", err)
+		}
+		d.Requests.Client = stuck{d, "apps"}
+		begin := time.Now()
+		if err := d.act(t.Context(), receiver, &verified{}); err == nil || time.Since(begin) > 3*actTime {
+			t.Errorf("the request ends after %s: %v", time.Since(begin), err)
+		}
+	})
 }
 
 // noted tells that it is read.

@@ -16,14 +16,19 @@ const (
 	mostBody = 1 << 20
 	// mostReading requests are read and verified at a time, mostOfRemote of them from one
 	// remote; so many bodies are in memory. They wait for a place for readWait, and have
-	// bodyTime to send what they have.
-	mostReading  = 32
-	mostOfRemote = 16
-	readWait     = 2 * time.Second
-	bodyTime     = 5 * time.Second
-	// mostActing requests that were verified are carried out at a time, each within actTime.
+	// bodyTime to send what they have. mostOfNamespace is what Receivers of one namespace have
+	// of a remote: it may be an Ingress, from which all requests come.
+	mostReading     = 32
+	mostOfRemote    = 16
+	mostOfNamespace = 8
+	readWait        = 2 * time.Second
+	bodyTime        = 5 * time.Second
+	// mostActing requests that were verified are carried out at a time, each within actTime,
+	// and half of them for Receivers of one namespace. Who issued a token is asked within
+	// askTime.
 	mostActing = 64
 	actTime    = 20 * time.Second
+	askTime    = 20 * time.Second
 	// A Receiver accepts receiverRate requests a second, after receiverBurst at once.
 	receiverRate  = 10
 	receiverBurst = 100
@@ -88,6 +93,12 @@ type sender struct {
 	remote   netip.Addr
 }
 
+// neighbor is a remote at the Receivers of one namespace.
+type neighbor struct {
+	namespace string
+	remote    netip.Addr
+}
+
 // remoteOf is who sends: an address, or the network of one of IPv6, of which everybody has
 // many.
 func remoteOf(address string) netip.Addr {
@@ -108,42 +119,74 @@ func remoteOf(address string) netip.Addr {
 	return ip
 }
 
-// places are those of requests that are read, not all of which one remote has.
-type places struct {
-	all chan struct{}
+// places are those of requests that are under way, of which one key has a share at most. They
+// are safe for concurrent use.
+type places[K comparable] struct {
+	all  chan struct{}
+	most int // of one key
 
-	mu sync.Mutex // guards of
-	of map[netip.Addr]int
+	mu sync.Mutex // guards of, and the users in it; never held over a wait
+	of map[K]*share
 }
 
-func newPlaces() *places {
-	return &places{all: make(chan struct{}, mostReading), of: map[netip.Addr]int{}}
+// share is what one key has of the places.
+type share struct {
+	own   chan struct{}
+	users int
 }
 
-// enter waits for a place for a while. leave frees it.
-func (p *places) enter(ctx context.Context, remote netip.Addr) (leave func(), ok bool) {
-	p.mu.Lock()
-	if p.of[remote] >= mostOfRemote {
-		p.mu.Unlock()
+func newPlaces[K comparable](all, most int) *places[K] {
+	return &places[K]{all: make(chan struct{}, all), most: most, of: map[K]*share{}}
+}
+
+// enter waits for a place, for a while at most. leave frees it.
+func (p *places[K]) enter(ctx context.Context, key K, most time.Duration) (leave func(), ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	of := p.join(key)
+	// Who waits for the own share takes no place from others meanwhile.
+	if !taken(ctx, of.own) {
+		p.part(key, of)
 		return nil, false
 	}
-	p.of[remote]++
-	p.mu.Unlock()
-	gone := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.of[remote]--; p.of[remote] == 0 {
-			delete(p.of, remote)
-		}
+	if !taken(ctx, p.all) {
+		<-of.own
+		p.part(key, of)
+		return nil, false
 	}
-	timer := time.NewTimer(readWait)
-	defer timer.Stop()
+	return func() {
+		<-p.all
+		<-of.own
+		p.part(key, of)
+	}, true
+}
+
+func taken(ctx context.Context, place chan<- struct{}) bool {
 	select {
-	case p.all <- struct{}{}:
-		return func() { <-p.all; gone() }, true
-	case <-timer.C:
+	case place <- struct{}{}:
+		return true
 	case <-ctx.Done():
+		return false
 	}
-	gone()
-	return nil, false
+}
+
+// join returns the share of a key, which is kept until all who joined part.
+func (p *places[K]) join(key K) *share {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	of := p.of[key]
+	if of == nil {
+		of = &share{own: make(chan struct{}, p.most)}
+		p.of[key] = of
+	}
+	of.users++
+	return of
+}
+
+func (p *places[K]) part(key K, of *share) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if of.users--; of.users == 0 {
+		delete(p.of, key)
+	}
 }

@@ -118,7 +118,13 @@ func (o *Objects) request(ctx context.Context, receiver *notificationv1.Receiver
 	var writes sync.WaitGroup
 	places := make(chan struct{}, mostWrites)
 	for object := range wanted {
-		places <- struct{}{}
+		// Others wait for the place of this request, so that a slow API server ends it.
+		if !taken(ctx, places) {
+			mu.Lock()
+			errs = append(errs, fmt.Errorf("cannot notify all of %d objects: %w", len(wanted), context.Cause(ctx)))
+			mu.Unlock()
+			break
+		}
 		writes.Go(func() {
 			defer func() { <-places }()
 			err := o.Requests.Make(ctx, object)

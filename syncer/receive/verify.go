@@ -96,7 +96,7 @@ type Identities interface {
 	Claims(ctx context.Context, issuer, audience, token string) (map[string]any, error)
 }
 
-// verifier decides whether a Receiver accepts a request.
+// verifier finds out who sent a request.
 type verifier struct {
 	identities Identities
 	workers    worker.Runner
@@ -104,23 +104,39 @@ type verifier struct {
 	google string
 }
 
+// asks reports whether requests to a type of Receiver come with a token whose issuer is asked.
+func asks(of string) bool {
+	return of == notificationv1.GenericOIDCReceiver || of == notificationv1.GCRReceiver
+}
+
+// identify returns what the token of a request says, as its issuer has it, and a *refusal if
+// that is not whom the Receiver accepts. Nothing of the body is needed for it.
+func (v *verifier) identify(ctx context.Context, spec *notificationv1.ReceiverSpec, secret map[string][]byte, header http.Header) (claims map[string]any, err error) {
+	switch spec.Type {
+	case notificationv1.GenericOIDCReceiver:
+		return v.oidc(ctx, spec.OIDCProviders, header)
+	case notificationv1.GCRReceiver:
+		return v.account(ctx, secret, header)
+	}
+	return nil, nil
+}
+
 // verify returns a *refusal if the Receiver does not accept the request. secret is the data
-// of the Secret of the Receiver; the token in it is not empty.
-func (v *verifier) verify(ctx context.Context, spec *notificationv1.ReceiverSpec, secret map[string][]byte, r delivery) (*verified, error) {
+// of the Secret of the Receiver; the token in it is not empty. claims are what identify
+// returned for the request.
+func verify(spec *notificationv1.ReceiverSpec, secret map[string][]byte, claims map[string]any, r delivery) (*verified, error) {
 	token := secret[tokenKey]
 	if len(token) == 0 && spec.Type != notificationv1.GenericOIDCReceiver {
 		return nil, forged("the Receiver has no token") // a signature with no key is anybody's
 	}
-	out := &verified{}
+	if asks(spec.Type) && claims == nil {
+		return nil, forged("nobody says whose request it is")
+	}
+	out := &verified{claims: claims}
 	switch spec.Type {
-	case notificationv1.GenericReceiver:
+	case notificationv1.GenericReceiver, notificationv1.GenericOIDCReceiver:
 	case notificationv1.GenericHMACReceiver:
 		if err := signed(r, token, "X-Signature"); err != nil {
-			return nil, err
-		}
-	case notificationv1.GenericOIDCReceiver:
-		var err error
-		if out.claims, err = v.oidc(ctx, spec.OIDCProviders, r); err != nil {
 			return nil, err
 		}
 	case notificationv1.GitHubReceiver:
@@ -170,7 +186,7 @@ func (v *verifier) verify(ctx context.Context, spec *notificationv1.ReceiverSpec
 		}
 	case notificationv1.GCRReceiver:
 		var err error
-		if out.claims, out.payload, err = v.pubsub(ctx, secret, r); err != nil {
+		if out.payload, err = imageOf(r.body); err != nil {
 			return nil, err
 		}
 	case notificationv1.CDEventsReceiver:
@@ -295,54 +311,58 @@ func cdevent(body []byte) error {
 	return nil
 }
 
-// pubsub checks a push of Google's Pub/Sub about an image. It returns the claims of its
-// token, and what it says of the image, with the fields that Flux has there.
-func (v *verifier) pubsub(ctx context.Context, secret map[string][]byte, r delivery) (claims, event map[string]any, err error) {
+// account checks whose push of Google's Pub/Sub it is. It returns the claims of its token.
+func (v *verifier) account(ctx context.Context, secret map[string][]byte, header http.Header) (map[string]any, error) {
 	email, audience := string(secret[emailKey]), string(secret[audienceKey])
 	if email == "" || audience == "" {
-		return nil, nil, forged("the Receiver does not say whose pushes it accepts")
+		return nil, forged("the Receiver does not say whose pushes it accepts")
 	}
-	token, err := bearer(r)
+	token, err := bearer(header)
 	if err != nil {
-		return nil, nil, forged("%s", err) // as what is forged, with Flux's status
+		return nil, forged("%s", err) // as what is forged, with Flux's status
 	}
-	claims, err = v.identities.Claims(ctx, v.google, audience, token)
+	claims, err := v.identities.Claims(ctx, v.google, audience, token)
 	if err != nil {
 		var down *UnavailableError
 		if errors.As(err, &down) {
-			return nil, nil, &refusal{resultFailed, http.StatusServiceUnavailable, "Google cannot be asked for its keys"}
+			return nil, &refusal{resultFailed, http.StatusServiceUnavailable, "Google cannot be asked for its keys"}
 		}
-		return nil, nil, forged("the token of the request is not one of Google for this Receiver")
+		return nil, forged("the token of the request is not one of Google for this Receiver")
 	}
 	is, ok := claims["email"].(string)
 	if verified, _ := claims["email_verified"].(bool); !ok || !verified || subtle.ConstantTimeCompare([]byte(is), []byte(email)) != 1 {
-		return nil, nil, forged("the token of the request is not of the account that the Receiver accepts")
+		return nil, forged("the token of the request is not of the account that the Receiver accepts")
 	}
+	return claims, nil
+}
+
+// imageOf is what a push of Pub/Sub says of an image, with the fields that Flux has there.
+func imageOf(body []byte) (map[string]any, error) {
 	var push struct {
 		Message struct {
 			Data string `json:"data"`
 		} `json:"message"`
 	}
-	if err := json.Unmarshal(r.body, &push); err != nil {
-		return nil, nil, malformed("the body is not a push of Pub/Sub")
+	if err := json.Unmarshal(body, &push); err != nil {
+		return nil, malformed("the body is not a push of Pub/Sub")
 	}
 	data, err := base64.StdEncoding.DecodeString(push.Message.Data)
 	if err != nil {
-		return nil, nil, malformed("the data of the push is not base64")
+		return nil, malformed("the data of the push is not base64")
 	}
 	if err := shaped(data, "action"); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var image struct{ Action, Digest, Tag string }
 	if err := json.Unmarshal(data, &image); err != nil {
-		return nil, nil, malformed("the push is not about an image")
+		return nil, malformed("the push is not about an image")
 	}
-	return claims, map[string]any{"action": image.Action, "digest": image.Digest, "tag": image.Tag}, nil
+	return map[string]any{"action": image.Action, "digest": image.Digest, "tag": image.Tag}, nil
 }
 
 // bearer is the token of the Authorization header.
-func bearer(r delivery) (string, error) {
-	kind, token, ok := strings.Cut(r.header.Get("Authorization"), " ")
+func bearer(header http.Header) (string, error) {
+	kind, token, ok := strings.Cut(header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
 	if !ok || !strings.EqualFold(kind, "Bearer") || token == "" || len(token) > mostToken {
 		return "", &refusal{resultForged, http.StatusUnauthorized, "there is no bearer token in header Authorization"}
@@ -354,8 +374,8 @@ func bearer(r delivery) (string, error) {
 const mostToken = 16 << 10
 
 // oidc checks the token of a pipeline, and what the Receiver demands of its claims.
-func (v *verifier) oidc(ctx context.Context, providers []notificationv1.OIDCProvider, r delivery) (map[string]any, error) {
-	token, err := bearer(r)
+func (v *verifier) oidc(ctx context.Context, providers []notificationv1.OIDCProvider, header http.Header) (map[string]any, error) {
+	token, err := bearer(header)
 	if err != nil {
 		return nil, err
 	}
