@@ -313,7 +313,7 @@ func (h *Handler) ask(r *http.Request, receiver *notificationv1.Receiver, secret
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), askTime)
 	defer cancel()
-	return h.verifier.identify(ctx, &receiver.Spec, secret, r.Header)
+	return h.verifier.identify(ctx, receiver, secret, r.Header)
 }
 
 // enter waits for a place in which a body is read: how long that takes is up to whoever knows

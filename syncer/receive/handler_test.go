@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/syncer/request"
+	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
 func scheme(t testing.TB) *runtime.Scheme {
@@ -363,6 +364,35 @@ func TestSlowSenders(t *testing.T) {
 	}
 	if len(d.places.of) != 0 || len(d.places.all) != 0 || len(d.neighbors.of) != 0 {
 		t.Errorf("places that nobody has are taken: %v, %d, %v", d.places.of, len(d.places.all), d.neighbors.of)
+	}
+}
+
+// owners notes for whom workers do what.
+type owners struct {
+	worker.Runner
+	of []string
+}
+
+func (o *owners) Run(ctx context.Context, job worker.Job) ([]byte, error) {
+	o.of = append(o.of, job.Owner)
+	return o.Runner.Run(ctx, job)
+}
+
+// TestOwnersOfExpressions: what the expressions of a Receiver cost is its own, as those of others wait for workers in turn with it.
+func TestOwnersOfExpressions(t *testing.T) {
+	hook, secret := receiverOf("hook", notificationv1.GitHubReceiver, named("GitRepository", "app"))
+	hook.Spec.ResourceFilter = "true"
+	pipeline, its := receiverOf("pipeline", notificationv1.GenericOIDCReceiver)
+	d := newDesk(t, hook, secret, pipeline, its, git("apps", "app", nil))
+	noted := &owners{Runner: workers}
+	d.Workers, d.verifier.workers = noted, noted
+	for _, r := range []*notificationv1.Receiver{hook, pipeline} {
+		if answer := d.send(r.Status.WebhookPath, accepted()[r.Spec.Type]); answer.Code != 200 {
+			t.Errorf("%s: %d %s", r.Name, answer.Code, answer.Body)
+		}
+	}
+	if want := []string{"Receiver/apps/hook", "Receiver/apps/pipeline"}; !slices.Equal(noted.of, want) {
+		t.Errorf("workers served %q, want %q", noted.of, want)
 	}
 }
 

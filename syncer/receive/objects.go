@@ -172,7 +172,7 @@ func (o *Objects) named(ctx context.Context, receiver *notificationv1.Receiver, 
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	passed, err := o.filter(ctx, receiver.Spec.Type, filters, found, v)
+	passed, err := o.filter(ctx, receiver, filters, found, v)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func (o *Objects) read(ctx context.Context, gvk schema.GroupVersionKind, namespa
 }
 
 // filter reports which objects pass; nil for all of them.
-func (o *Objects) filter(ctx context.Context, of string, filters []string, found []metav1.PartialObjectMetadata, v *verified) ([]bool, error) {
+func (o *Objects) filter(ctx context.Context, receiver *notificationv1.Receiver, filters []string, found []metav1.PartialObjectMetadata, v *verified) ([]bool, error) {
 	if len(filters) == 0 {
 		return nil, nil
 	}
@@ -225,7 +225,7 @@ func (o *Objects) filter(ctx context.Context, of string, filters []string, found
 		return nil, fmt.Errorf("%w: its body is no JSON object", errFilter)
 	}
 	f := expression.Filter{Texts: filters, Each: "res", Shared: map[string]map[string]any{"req": v.payload}}
-	if of == notificationv1.GenericOIDCReceiver {
+	if receiver.Spec.Type == notificationv1.GenericOIDCReceiver {
 		f.Shared["claims"] = v.claims
 	}
 	objects := make([]map[string]any, len(found))
@@ -237,7 +237,7 @@ func (o *Objects) filter(ctx context.Context, of string, filters []string, found
 		}
 		objects[i] = object
 	}
-	passed, err := f.Select(ctx, o.Workers, objects)
+	passed, err := f.Select(ctx, workersFor(o.Workers, receiver), objects)
 	if isTask(err) || worker.Lasting(err) || errors.Is(err, expression.ErrLate) {
 		return nil, fmt.Errorf("%w: %w", errFilter, err)
 	}

@@ -111,10 +111,10 @@ func asks(of string) bool {
 
 // identify returns what the token of a request says, as its issuer has it, and a *refusal if
 // that is not whom the Receiver accepts. Nothing of the body is needed for it.
-func (v *verifier) identify(ctx context.Context, spec *notificationv1.ReceiverSpec, secret map[string][]byte, header http.Header) (claims map[string]any, err error) {
-	switch spec.Type {
+func (v *verifier) identify(ctx context.Context, receiver *notificationv1.Receiver, secret map[string][]byte, header http.Header) (claims map[string]any, err error) {
+	switch receiver.Spec.Type {
 	case notificationv1.GenericOIDCReceiver:
-		return v.oidc(ctx, spec.OIDCProviders, header)
+		return v.oidc(ctx, receiver, header)
 	case notificationv1.GCRReceiver:
 		return v.account(ctx, secret, header)
 	}
@@ -374,7 +374,8 @@ func bearer(header http.Header) (string, error) {
 const mostToken = 16 << 10
 
 // oidc checks the token of a pipeline, and what the Receiver demands of its claims.
-func (v *verifier) oidc(ctx context.Context, providers []notificationv1.OIDCProvider, header http.Header) (map[string]any, error) {
+func (v *verifier) oidc(ctx context.Context, receiver *notificationv1.Receiver, header http.Header) (map[string]any, error) {
+	providers := receiver.Spec.OIDCProviders
 	token, err := bearer(header)
 	if err != nil {
 		return nil, err
@@ -399,7 +400,7 @@ func (v *verifier) oidc(ctx context.Context, providers []notificationv1.OIDCProv
 	case err != nil:
 		return nil, &refusal{resultForged, http.StatusUnauthorized, "the token is not valid for the Receiver"}
 	}
-	failed, err := checksOf(p).Examine(ctx, v.workers, claims)
+	failed, err := checksOf(p).Examine(ctx, workersFor(v.workers, receiver), claims)
 	switch {
 	case err != nil && (worker.Lasting(err) || errors.Is(err, expression.ErrLate) || isTask(err)):
 		return nil, &refusal{resultForged, http.StatusForbidden, "the claims of the token cannot be validated"}
@@ -409,6 +410,11 @@ func (v *verifier) oidc(ctx context.Context, providers []notificationv1.OIDCProv
 		return nil, &refusal{resultForged, http.StatusForbidden, strings.Join(failed, "; ")}
 	}
 	return claims, nil
+}
+
+// workersFor are workers that serve a Receiver: what its expressions cost is its own.
+func workersFor(workers worker.Runner, receiver *notificationv1.Receiver) worker.Runner {
+	return worker.For(workers, "Receiver/"+receiver.Namespace+"/"+receiver.Name)
 }
 
 // isTask reports whether a worker said that what it was asked cannot be done.

@@ -118,7 +118,7 @@ func secretData() map[string][]byte {
 
 // decide is what a Handler does with a request.
 func decide(t *testing.T, v verifier, spec *notificationv1.ReceiverSpec, secret map[string][]byte, d delivery) (*verified, error) {
-	claims, err := v.identify(t.Context(), spec, secret, d.header)
+	claims, err := v.identify(t.Context(), &notificationv1.Receiver{Spec: *spec}, secret, d.header)
 	if err != nil {
 		return nil, err
 	}
