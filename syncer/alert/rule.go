@@ -67,6 +67,24 @@ func Compile(a *notificationv1beta3.Alert) (rule *Rule, wrong []error) {
 	return rule, wrong
 }
 
+// Steps is what the expressions of an Alert have together, once they are compiled: some 40 bytes each.
+func Steps(a *notificationv1beta3.Alert) int {
+	all := 0
+	for _, texts := range [][]string{a.Spec.InclusionList, a.Spec.ExclusionList} {
+		of := 0
+		for _, text := range texts[:min(len(texts), mostExpressions)] {
+			if n, err := pattern.Steps(text); err == nil {
+				of += n
+			}
+		}
+		all += min(of, mostSteps)
+	}
+	return all
+}
+
+// Bare is the rule of an Alert whose expressions are all left out, as if each were wrong.
+func Bare(a *notificationv1beta3.Alert) *Rule { return &Rule{Alert: a} }
+
 // Wants reports whether the Alert tells of an event. With noCrossNamespaceRefs it tells of
 // objects of its own namespace only.
 func (r *Rule) Wants(e *Event, noCrossNamespaceRefs bool) bool {

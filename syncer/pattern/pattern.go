@@ -19,17 +19,26 @@ const (
 	mostSteps = 5000
 )
 
-// Compile compiles an expression, and says how many steps it has.
-func Compile(text string) (re *regexp.Regexp, steps int, err error) {
+// Steps says how many steps an expression has, without making them.
+func Steps(text string) (int, error) {
 	if len(text) > mostBytes {
-		return nil, 0, fmt.Errorf("it has more than %d bytes", mostBytes)
+		return 0, fmt.Errorf("it has more than %d bytes", mostBytes)
 	}
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	if steps = stepsOf(parsed) + classesOf(parsed); steps > mostSteps {
-		return nil, 0, fmt.Errorf("it repeats too much: it is %d steps, more than %d", steps, mostSteps)
+	steps := stepsOf(parsed) + classesOf(parsed)
+	if steps > mostSteps {
+		return 0, fmt.Errorf("it repeats too much: it is %d steps, more than %d", steps, mostSteps)
+	}
+	return steps, nil
+}
+
+// Compile compiles an expression, and says how many steps it has.
+func Compile(text string) (re *regexp.Regexp, steps int, err error) {
+	if steps, err = Steps(text); err != nil {
+		return nil, 0, err
 	}
 	if re, err = regexp.Compile(text); err != nil {
 		return nil, 0, err

@@ -1599,3 +1599,64 @@ func TestNamespace(t *testing.T) {
 		t.Errorf("%d messages of the other namespace", n)
 	}
 }
+
+// TestExpressionsBounded: what the Alerts of one namespace take in memory for their expressions is bounded, is told
+// of, and leaves room to those of others.
+func TestExpressionsBounded(t *testing.T) {
+	costly := slices.Repeat([]string{"(?:.?.?){999}a"}, 5) // 15 bytes, and 160 kB of Go's steps
+	var objects []client.Object
+	for i := range 60 {
+		a := alertFor(fmt.Sprint("evil-", i), func(s *notificationv1beta3.AlertSpec) { s.InclusionList, s.ExclusionList = costly, costly })
+		a.Namespace = "evil"
+		objects = append(objects, a)
+	}
+	in := newInbound(t, nil)
+	b := newBench(t, append(objects, provider("to", "generic", in.URL, nil))...)
+	kept := func() (steps, left int) {
+		for _, c := range b.rules {
+			if c.over {
+				left++
+			} else {
+				steps += c.steps
+			}
+		}
+		return steps, left
+	}
+	var alerts notificationv1beta3.AlertList
+	if err := b.client.List(t.Context(), &alerts); err != nil {
+		t.Fatal(err)
+	}
+	s := &sending{Dispatcher: b.Dispatcher}
+	s.compile(&alerts)
+	if steps, left := kept(); steps > mostSteps || left == 0 || left == len(objects) || len(b.events.Events) != left {
+		t.Fatalf("%d steps are kept, %d Alerts are left out, and %d are told of", steps, left, len(b.events.Events))
+	}
+	for range len(b.events.Events) {
+		if told := b.happened(t); !strings.Contains(told, ReasonInvalidAlert) || !strings.Contains(told, "namespace evil") {
+			t.Errorf("told is %s", told)
+		}
+	}
+	ours := alertFor("to", func(s *notificationv1beta3.AlertSpec) { s.InclusionList = []string{"fail.*", "(?:.?.?){400}z"} })
+	alerts.Items = append(alerts.Items, *ours)
+	s.compile(&alerts)
+	if is := b.rules[ours.UID]; is.over || is.steps == 0 {
+		t.Errorf("the Alert of another namespace is left out: %+v", is)
+	}
+	if n := len(b.events.Events); n > 0 {
+		t.Errorf("%d events are told again", n)
+	}
+	// Where others go, there is room.
+	alerts.Items = alerts.Items[40:]
+	s.compile(&alerts)
+	if _, left := kept(); left > 0 {
+		t.Errorf("%d Alerts are left out where there is room", left)
+	}
+	if err := b.client.Create(t.Context(), ours); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.Take(event("web", "it failed"), nil)
+	if got := in.next(t); !strings.Contains(got, "it failed") {
+		t.Errorf("got %s", got)
+	}
+}

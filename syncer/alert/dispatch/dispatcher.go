@@ -28,6 +28,9 @@ import (
 // mostInbox bounds the events that nobody looked at yet.
 const mostInbox = 2000
 
+// mostSteps bounds the expressions of all Alerts, which stay compiled, at some 40 bytes each step.
+const mostSteps = 1_000_000
+
 // farewell is how long what is left is sent when the process ends.
 const farewell = 3 * time.Second
 
@@ -82,6 +85,9 @@ type Dispatcher struct {
 type compiled struct {
 	generation int64
 	rule       *alert.Rule
+	// steps are those of its expressions. over: they are left out, as there are too many with all others.
+	steps int
+	over  bool
 }
 
 // New makes a Dispatcher. Nothing is sent before Run.
@@ -228,21 +234,76 @@ func (s *sending) look(ctx context.Context) {
 func (s *sending) compile(alerts *notificationv1beta3.AlertList) []*alert.Rule {
 	before := s.rules
 	s.rules = make(map[types.UID]compiled, len(alerts.Items))
+	have := room{by: map[string]int{}}
+	// Those that are known keep what they have, whoever comes.
+	for i := range alerts.Items {
+		a := &alerts.Items[i]
+		if known, ok := before[a.UID]; ok && known.generation == a.Generation && !known.over {
+			s.rules[a.UID] = known
+			have.take(a.Namespace, known.steps)
+		}
+	}
 	rules := make([]*alert.Rule, 0, len(alerts.Items))
 	for i := range alerts.Items {
 		a := &alerts.Items[i]
-		known, ok := before[a.UID]
-		if !ok || known.generation != a.Generation {
-			rule, wrong := alert.Compile(a.DeepCopy())
-			known = compiled{a.Generation, rule}
-			for _, err := range wrong {
-				s.o.Events.Event(rule.Alert, corev1.EventTypeWarning, ReasonInvalidAlert, alert.Cut(err.Error(), mostText))
-			}
+		known, ok := s.rules[a.UID]
+		if !ok {
+			known = s.compileOne(a, before[a.UID], &have)
+			s.rules[a.UID] = known
 		}
-		s.rules[a.UID] = known
 		rules = append(rules, known.rule)
 	}
 	return rules
+}
+
+// compileOne compiles an Alert that is new, was changed, or had no room.
+func (s *sending) compileOne(a *notificationv1beta3.Alert, was compiled, have *room) compiled {
+	waits := was.over && was.generation == a.Generation
+	if waits && !have.has(a.Namespace, was.steps) {
+		return was
+	}
+	a = a.DeepCopy()
+	now := compiled{generation: a.Generation, steps: alert.Steps(a)}
+	var wrong []error
+	if now.over = !have.has(a.Namespace, now.steps); now.over {
+		now.rule = alert.Bare(a)
+		wrong = []error{fmt.Errorf(
+			"cannot use spec.inclusionList and spec.exclusionList: the expressions of all Alerts are more than %d steps, and those of namespace %s more than its part; make them simpler, or remove Alerts",
+			mostSteps, a.Namespace)}
+	} else {
+		now.rule, wrong = alert.Compile(a)
+		have.take(a.Namespace, now.steps)
+	}
+	for _, err := range wrong {
+		s.o.Events.Event(a, corev1.EventTypeWarning, ReasonInvalidAlert, alert.Cut(err.Error(), mostText))
+	}
+	return now
+}
+
+// room is what the expressions of Alerts take: of all, and of those of each namespace.
+type room struct {
+	all int
+	by  map[string]int
+}
+
+func (r *room) take(namespace string, steps int) {
+	if steps > 0 {
+		r.all += steps
+		r.by[namespace] += steps
+	}
+}
+
+// has reports whether there is room for more. A namespace has its part of what there is, whatever others
+// have: where all is taken, those get more that have less.
+func (r *room) has(namespace string, steps int) bool {
+	if steps == 0 || r.all+steps <= mostSteps {
+		return true
+	}
+	namespaces := len(r.by)
+	if r.by[namespace] == 0 {
+		namespaces++
+	}
+	return r.by[namespace]+steps <= mostSteps/namespaces
 }
 
 // mostText bounds what is said in an event.
