@@ -11,13 +11,15 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/pattern"
 )
 
-// Bounds of what an Alert may ask for. Go's expressions take a time that grows with the
-// length of the text only, but each of them takes memory, for as long as the Alert is there:
-// some 40 bytes a step.
+// Bounds of what an Alert may ask for. Each expression takes memory for as long as the Alert is
+// there, some 40 bytes a step, and a pass over all of its steps for each character of a text.
 const (
 	mostExpressions     = 100
 	mostExpressionBytes = 1 << 10
 	mostSteps           = 20_000 // of all expressions of a list
+	// mostWork bounds the steps times the bytes of one message, at some 10 ns: lists of 500 steps see
+	// all of the longest message, and the largest ones its first 500 bytes.
+	mostWork = 20_000_000
 )
 
 // Event is what happened to an object, with the labels that the object had.
@@ -30,12 +32,15 @@ type Event struct {
 type Rule struct {
 	Alert            *notificationv1beta3.Alert
 	include, exclude []*regexp.Regexp
+	// steps are those of both lists.
+	steps int
 }
 
 // Compile makes the rule of an Alert, which must not change after that. wrong has an error
 // for each expression that is left out: one of spec.inclusionList includes nothing, and
 // one of spec.exclusionList excludes nothing.
 func Compile(a *notificationv1beta3.Alert) (rule *Rule, wrong []error) {
+	rule = &Rule{Alert: a}
 	compile := func(field string, texts []string) []*regexp.Regexp {
 		var all []*regexp.Regexp
 		steps := 0
@@ -58,10 +63,10 @@ func Compile(a *notificationv1beta3.Alert) (rule *Rule, wrong []error) {
 				break
 			}
 			all = append(all, compiled)
+			rule.steps += n
 		}
 		return all
 	}
-	rule = &Rule{Alert: a}
 	rule.include = compile("inclusionList", a.Spec.InclusionList)
 	rule.exclude = compile("exclusionList", a.Spec.ExclusionList)
 	return rule, wrong
@@ -88,16 +93,19 @@ func Bare(a *notificationv1beta3.Alert) *Rule { return &Rule{Alert: a} }
 // Wants reports whether the Alert tells of an event. With noCrossNamespaceRefs it tells of
 // objects of its own namespace only.
 func (r *Rule) Wants(e *Event, noCrossNamespaceRefs bool) bool {
-	spec := &r.Alert.Spec
+	spec, text := &r.Alert.Spec, e.Message
+	if r.steps > 0 {
+		text = text[:min(len(text), mostWork/r.steps)]
+	}
 	switch {
 	case spec.EventSeverity == eventv1.EventSeverityError && e.Severity != eventv1.EventSeverityError:
 		return false
 	case !r.Concerns(e, noCrossNamespaceRefs):
 		return false
-	case len(spec.InclusionList) > 0 && !matches(r.include, e.Message):
+	case len(spec.InclusionList) > 0 && !matches(r.include, text):
 		return false
 	}
-	return !matches(r.exclude, e.Message)
+	return !matches(r.exclude, text)
 }
 
 // Concerns reports whether an event is about an object that the Alert tells of, be it one that it does not want.

@@ -42,6 +42,8 @@ func eventOf(name, severity, message string) *Event {
 
 func TestWants(t *testing.T) {
 	type spec = notificationv1beta3.AlertSpec
+	costly := slices.Repeat([]string{`(?s)(?:.?.?){999}\x00b`}, 5)
+	long := strings.Repeat("a", 38_000) + "\x00b"
 	elsewhere := eventOf("shop", "info", "applied")
 	elsewhere.InvolvedObject.Namespace = "others"
 	for name, tt := range map[string]struct {
@@ -93,6 +95,9 @@ func TestWants(t *testing.T) {
 		"Excluded":       {reason: "an expression matches", change: func(s *spec) { s.ExclusionList = []string{"waiting.*socket"} }, event: eventOf("shop", "error", "waiting on socket")},
 		"ExclusionWins":  {reason: "exclusion is stronger", change: func(s *spec) { s.InclusionList, s.ExclusionList = []string{"a"}, []string{"b"} }, event: eventOf("shop", "info", "ab")},
 		"WrongInclusion": {reason: "what is no expression includes nothing", change: func(s *spec) { s.InclusionList = []string{"("} }, event: eventOf("shop", "info", "(")},
+		"Long":           {reason: "what people write sees all of the longest message", change: func(s *spec) { s.ExclusionList = slices.Repeat([]string{"waiting.*socket", `\x00b$`}, 10) }, event: eventOf("shop", "info", long)},
+		"Costly":         {reason: "what would take ten seconds sees the beginning", change: func(s *spec) { s.ExclusionList = costly }, event: eventOf("shop", "info", long), want: true},
+		"CostlyShort":    {reason: "and all of what is short", change: func(s *spec) { s.ExclusionList = costly }, event: eventOf("shop", "info", "a\x00b")},
 		"WrongExclusion": {reason: "what is no expression excludes nothing", change: func(s *spec) { s.ExclusionList = []string{"("} }, event: eventOf("shop", "info", "("), want: true},
 	} {
 		t.Run(name, func(t *testing.T) {

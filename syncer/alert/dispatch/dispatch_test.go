@@ -505,6 +505,12 @@ func TestBounds(t *testing.T) {
 	if waiting := b.inbox.take(); len(waiting) != mostInbox || waiting[0].Message != "10" || b.count("unknown", resultDropped) != 10 {
 		t.Errorf("%d wait, and the oldest is %s", len(waiting), waiting[0].Message)
 	}
+	for range mostInbox {
+		b.Take(event("web", strings.Repeat("a", 39_000)), nil)
+	}
+	if n := len(b.inbox.take()); n != mostInboxBytes/39_000 || b.inbox.bytes != 0 {
+		t.Errorf("%d long events wait, of %d bytes", n, b.inbox.bytes)
+	}
 }
 
 // TestStatusTakesPlace: a newer commit status takes the place of an older one of the same
@@ -1658,5 +1664,65 @@ func TestExpressionsBounded(t *testing.T) {
 	b.Take(event("web", "it failed"), nil)
 	if got := in.next(t); !strings.Contains(got, "it failed") {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestSlowAlertsOfAnother: Alerts whose expressions take long look at events after those of other namespaces did, each
+// of them once.
+func TestSlowAlertsOfAnother(t *testing.T) {
+	ours, theirs := newInbound(t, nil), newInbound(t, nil)
+	evil := provider("evil", "generic", theirs.URL, nil)
+	evil.Namespace = "evil"
+	objects := []client.Object{provider("to", "generic", ours.URL, nil), alertFor("to", nil), evil}
+	const alerts = 20
+	for i := range alerts {
+		a := alertFor(fmt.Sprint("evil-", i), func(s *notificationv1beta3.AlertSpec) { s.ProviderRef.Name = "evil" })
+		a.Namespace = "evil"
+		objects = append(objects, a)
+	}
+	b := newBench(t, objects...)
+	begin, calls := time.Now(), atomic.Int64{}
+	b.o.Now = func() time.Time { return begin.Add(time.Duration(calls.Add(1)) * turn) } // all takes longer than a turn
+	s := &sending{Dispatcher: b.Dispatcher, life: t.Context(), ending: t.Context().Done()}
+	for i := range 3 {
+		e := event("web", fmt.Sprint("of evil ", i))
+		e.InvolvedObject.Namespace = "evil"
+		b.Take(e, nil)
+	}
+	b.Take(event("web", "it failed"), nil)
+	s.look()
+	if got := ours.next(t); !strings.Contains(got, "it failed") {
+		t.Errorf("got %s", got)
+	}
+	if waiting := s.late.by["evil"]; waiting == nil || len(waiting.events) != 3 {
+		t.Errorf("events that wait for the Alerts of evil are %+v, want three", waiting)
+	}
+	for s.catchUp() {
+	}
+	for i := range 3 * alerts {
+		if got, want := theirs.next(t), fmt.Sprint("of evil ", i/alerts); !strings.Contains(got, want) {
+			t.Errorf("message %d is %s, want %q", i, got, want)
+		}
+	}
+	b.Take(event("web", "again"), nil)
+	s.look()
+	if got := ours.next(t); !strings.Contains(got, "again") || len(theirs.bodies) > 0 {
+		t.Errorf("got %s, and %d more of evil", got, len(theirs.bodies))
+	}
+	// What waits is bounded, and where most waits loses the oldest.
+	l := &late{}
+	l.add("apps", &telling{Event: &alert.Event{}})
+	over := 0
+	for i := range mostInbox + 10 {
+		over += l.add("evil", &telling{Event: &alert.Event{Event: event("web", fmt.Sprint(i))}})
+	}
+	if over != 11 || len(l.by["apps"].events) != 1 || l.by["evil"].events[0].Message != "11" {
+		t.Errorf("%d are dropped, %d of apps wait", over, len(l.by["apps"].events))
+	}
+	for range 2000 {
+		l.add("evil", &telling{Event: &alert.Event{Event: event("web", strings.Repeat("a", 39_000))}})
+	}
+	if b := l.by["evil"]; b.bytes > mostInboxBytes || b.bytes < mostInboxBytes/2 {
+		t.Errorf("%d bytes wait", b.bytes)
 	}
 }

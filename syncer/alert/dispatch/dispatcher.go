@@ -25,8 +25,11 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
-// mostInbox bounds the events that nobody looked at yet.
-const mostInbox = 2000
+// mostInbox and mostInboxBytes bound the events that nobody looked at yet.
+const (
+	mostInbox      = 2000
+	mostInboxBytes = 32 << 20
+)
 
 // mostSteps bounds the expressions of all Alerts, which stay compiled, at some 40 bytes each step.
 const mostSteps = 1_000_000
@@ -111,8 +114,9 @@ func New(o Options) (*Dispatcher, error) {
 type inbox struct {
 	wake chan struct{}
 
-	mu      sync.Mutex // guards waiting; never held over a call
+	mu      sync.Mutex // guards waiting and bytes; never held over a call
 	waiting []alert.Event
+	bytes   int
 }
 
 // Take takes an event about an object with labels. It never waits: when too many wait, the
@@ -126,22 +130,25 @@ func (d *Dispatcher) Take(event eventv1.Event, labels map[string]string) {
 func (i *inbox) add(e alert.Event) (over int) {
 	i.mu.Lock()
 	i.waiting = append(i.waiting, e)
-	if over = len(i.waiting) - mostInbox; over > 0 {
-		i.waiting = slices.Delete(i.waiting, 0, over)
+	i.bytes += len(e.Message)
+	for len(i.waiting)-over > mostInbox || i.bytes > mostInboxBytes {
+		i.bytes -= len(i.waiting[over].Message)
+		over++
 	}
+	i.waiting = slices.Delete(i.waiting, 0, over)
 	i.mu.Unlock()
 	select {
 	case i.wake <- struct{}{}:
 	default:
 	}
-	return max(over, 0)
+	return over
 }
 
 func (i *inbox) take() []alert.Event {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	waiting := i.waiting
-	i.waiting = nil
+	i.waiting, i.bytes = nil, 0
 	return waiting
 }
 
@@ -164,16 +171,20 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
+		more := s.catchUp()
 		now := d.o.Now()
 		s.enqueue(d.groups.Due(now)...)
 		wait := time.Hour
 		if at, ok := d.groups.Next(); ok {
 			wait = max(at.Sub(now), 0)
 		}
+		if more {
+			wait = 0
+		}
 		timer.Reset(wait)
 		select {
 		case <-d.inbox.wake:
-			s.look(ctx)
+			s.look()
 		case <-timer.C:
 		case <-ctx.Done():
 			s.end()
@@ -188,6 +199,9 @@ type sending struct {
 	life   context.Context //nolint:containedctx // the life of the goroutines that Run owns
 	ending <-chan struct{}
 	wait   sync.WaitGroup
+	// known are the rules of the last look.
+	known []*alert.Rule
+	late  late
 }
 
 // end tells what is left, and waits for it a short while.
@@ -195,7 +209,11 @@ func (s *sending) end() {
 	life, stop := context.WithTimeout(s.life, farewell)
 	defer stop()
 	s.life = life
-	s.look(life)
+	s.look()
+	s.enqueue(s.groups.All()...)
+	for more := true; more && life.Err() == nil; {
+		more = s.catchUp()
+	}
 	s.enqueue(s.groups.All()...)
 	done := make(chan struct{})
 	go func() {
@@ -209,7 +227,7 @@ func (s *sending) end() {
 }
 
 // look finds who wants the events that came.
-func (s *sending) look(ctx context.Context) {
+func (s *sending) look() {
 	events := s.inbox.take()
 	if len(events) == 0 {
 		return
@@ -219,14 +237,19 @@ func (s *sending) look(ctx context.Context) {
 	if s.o.Namespace != "" {
 		options = append(options, client.InNamespace(s.o.Namespace))
 	}
-	if err := s.o.Client.List(ctx, &alerts, options...); err != nil {
+	if err := s.o.Client.List(s.life, &alerts, options...); err != nil {
 		s.metrics.add("unknown", resultFailed, len(events))
 		s.o.Log.Error(err, "cannot list Alerts: events are told to nobody", "events", len(events))
 		return
 	}
-	rules := s.compile(&alerts)
+	s.known = s.compile(&alerts)
+	s.late.begin()
 	for i := range events {
-		s.tell(ctx, rules, &events[i])
+		if s.life.Err() != nil {
+			s.metrics.add("unknown", resultDropped, len(events)-i)
+			return
+		}
+		s.tell(&events[i])
 	}
 }
 
@@ -309,66 +332,91 @@ func (r *room) has(namespace string, steps int) bool {
 // mostText bounds what is said in an event.
 const mostText = 900
 
-// tell hands an event to the Providers of the Alerts that want it.
-func (s *sending) tell(ctx context.Context, rules []*alert.Rule, e *alert.Event) {
-	now := s.o.Now()
+// telling is an event that is told.
+type telling struct {
+	*alert.Event
+	// Each is asked once at most, and only if somebody would be told: asking remembers.
+	toldBefore, statusBefore func() bool
+	repeated                 func()
+}
+
+// tell hands an event to the Providers of the Alerts that want it. Those of namespaces that are late come later.
+func (s *sending) tell(e *alert.Event) {
 	s.told.Note(&e.Event)
 	s.statuses.Note(&e.Event)
-	// Each is asked once at most, and only if somebody would be told: asking remembers.
-	toldBefore := sync.OnceValue(func() bool { return s.told.Again(&e.Event, now) })
-	statusBefore := sync.OnceValue(func() bool { return s.statuses.Again(&e.Event, now) })
-	repeated := false
-	for _, rule := range rules {
-		if !rule.Wants(e, s.o.NoCrossNamespaceRefs) {
-			// Who is told errors alone is told of none that is over.
-			if alert.StateOf(&e.Event) == alert.Well && rule.Concerns(e, s.o.NoCrossNamespaceRefs) {
-				m, _ := alert.MessageOf(rule.Alert, e)
-				s.takeBack(&m)
-			}
+	t := &telling{
+		Event:        e,
+		toldBefore:   sync.OnceValue(func() bool { return s.told.Again(&e.Event, s.o.Now()) }),
+		statusBefore: sync.OnceValue(func() bool { return s.statuses.Again(&e.Event, s.o.Now()) }),
+		repeated:     sync.OnceFunc(func() { s.metrics.add("unknown", resultRepeated, 1) }),
+	}
+	for i, rule := range s.known {
+		if !rule.Concerns(e, s.o.NoCrossNamespaceRefs) {
 			continue
 		}
-		m, conflicts := alert.MessageOf(rule.Alert, e)
-		if len(conflicts) > 0 && s.states.change(rule.Alert.UID, ReasonConflict, strings.Join(conflicts, ",")) {
-			s.o.Events.Eventf(rule.Alert, corev1.EventTypeWarning, ReasonConflict,
-				"metadata %s is set more than once: what the controller says counts, then the Alert, then the object", alert.Cut(strings.Join(conflicts, ", "), 300))
-		}
-		provider := s.provider(ctx, rule.Alert, &m)
-		if provider == nil {
+		namespace := rule.Alert.Namespace
+		if s.late.by[namespace] != nil {
+			s.metrics.add("unknown", resultDropped, s.late.add(namespace, t))
 			continue
 		}
-		status, before := payload.IsStatus(provider.Spec.Type), toldBefore
-		if status {
-			before = statusBefore
-		}
-		switch {
-		case status && alert.StatusOf(&e.Event) == alert.Unchanged:
-			// It must not take the place of a state that waits.
-		case m.StatusOnly && !status:
-			// Each reconcile has such an event, and others must not wait for it. That of one that
-			// ended well may be all that says so.
-			switch key, over := payload.Incident(provider.Spec.Type, &m); {
-			case over && !s.incidents.isClosed(m.Provider, key):
-				m.StatusOnly = false
-				s.enqueue(s.groups.Ahead(&m, now)...)
-				s.enqueue(m)
-			case !over && alert.StateOf(&e.Event) == alert.Well:
-				s.takeBack(&m)
-			}
-		case before():
-			repeated = true
-		case over(provider.Spec.Type, &m):
-			// Which incidents are open only the service knows, after a restart. So each
-			// is closed, after what is to be said of it before.
-			s.enqueue(s.groups.Ahead(&m, now)...)
-			s.enqueue(m)
-		case payload.Together(provider.Spec.Type):
-			s.enqueue(s.groups.Add(m, now)...)
-		default:
-			s.enqueue(m)
+		begin := s.o.Now()
+		s.tellBy(rule, t)
+		if s.late.spend(namespace, s.o.Now().Sub(begin)) {
+			s.metrics.add("unknown", resultDropped, s.late.add(namespace, t))
+			s.late.by[namespace].passed(t, s.known[:i+1])
 		}
 	}
-	if repeated {
-		s.metrics.add("unknown", resultRepeated, 1)
+}
+
+// tellBy hands an event to the Provider of an Alert that it concerns, if the Alert wants it.
+func (s *sending) tellBy(rule *alert.Rule, t *telling) {
+	e, now := t.Event, s.o.Now()
+	if !rule.Wants(e, s.o.NoCrossNamespaceRefs) {
+		// Who is told errors alone is told of none that is over.
+		if alert.StateOf(&e.Event) == alert.Well {
+			m, _ := alert.MessageOf(rule.Alert, e)
+			s.takeBack(&m)
+		}
+		return
+	}
+	m, conflicts := alert.MessageOf(rule.Alert, e)
+	if len(conflicts) > 0 && s.states.change(rule.Alert.UID, ReasonConflict, strings.Join(conflicts, ",")) {
+		s.o.Events.Eventf(rule.Alert, corev1.EventTypeWarning, ReasonConflict,
+			"metadata %s is set more than once: what the controller says counts, then the Alert, then the object", alert.Cut(strings.Join(conflicts, ", "), 300))
+	}
+	provider := s.provider(s.life, rule.Alert, &m)
+	if provider == nil {
+		return
+	}
+	status, before := payload.IsStatus(provider.Spec.Type), t.toldBefore
+	if status {
+		before = t.statusBefore
+	}
+	switch {
+	case status && alert.StatusOf(&e.Event) == alert.Unchanged:
+		// It must not take the place of a state that waits.
+	case m.StatusOnly && !status:
+		// Each reconcile has such an event, and others must not wait for it. That of one that
+		// ended well may be all that says so.
+		switch key, over := payload.Incident(provider.Spec.Type, &m); {
+		case over && !s.incidents.isClosed(m.Provider, key):
+			m.StatusOnly = false
+			s.enqueue(s.groups.Ahead(&m, now)...)
+			s.enqueue(m)
+		case !over && alert.StateOf(&e.Event) == alert.Well:
+			s.takeBack(&m)
+		}
+	case before():
+		t.repeated()
+	case over(provider.Spec.Type, &m):
+		// Which incidents are open only the service knows, after a restart. So each
+		// is closed, after what is to be said of it before.
+		s.enqueue(s.groups.Ahead(&m, now)...)
+		s.enqueue(m)
+	case payload.Together(provider.Spec.Type):
+		s.enqueue(s.groups.Add(m, now)...)
+	default:
+		s.enqueue(m)
 	}
 }
 

@@ -6,6 +6,7 @@
 //   - Take never waits for anything, whatever Providers do;
 //   - each Provider has a queue of its own, which is sent in order; what one Provider does
 //     delays no other one. Those that failed last share a few places of their own;
+//   - what the expressions of one namespace's Alerts take delays its own messages, and no others;
 //   - what waits is bounded for each Provider, and for all of them together, in number and
 //     in bytes. The oldest is dropped and counted;
 //   - an attempt has a deadline, and an answer a bound. No redirect is followed, no
