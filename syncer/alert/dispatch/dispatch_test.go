@@ -513,6 +513,46 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestRoomOfAnother: Providers of one namespace for which much waits leave what waits for others alone, also while that
+// does not arrive.
+func TestRoomOfAnother(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		out    bool
+		size   int
+	}{
+		"Out":  {reason: "it is out, and has little", out: true, size: 500},
+		"Well": {reason: "it has more than each of the others", size: 390_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			qs := &queues{by: map[types.NamespacedName]*queue{}}
+			add := func(namespace, provider string, size int) (dropped []gone) {
+				_, _, dropped = qs.add(item{message: alert.Message{Provider: types.NamespacedName{Namespace: namespace, Name: provider}}, kind: "generic", bytes: size}, false)
+				return dropped
+			}
+			for range 10 {
+				add("apps", "chat", tt.size)
+			}
+			chat := qs.by[types.NamespacedName{Namespace: "apps", Name: "chat"}]
+			chat.out = tt.out
+			lost := 0
+			for range 110 {
+				for i := range 40 {
+					for _, gone := range add("evil", fmt.Sprint("p", i), 39_000) {
+						lost++
+						if gone.message.Provider.Namespace != "evil" {
+							t.Fatalf("%s: a message of %s is dropped", tt.reason, gone.message.Provider)
+						}
+					}
+				}
+			}
+			if lost == 0 || qs.bytes > mostBytesOfAll || len(chat.waiting) != 10 {
+				t.Errorf("%s: %d are dropped, %d bytes wait, %d messages of apps", tt.reason, lost, qs.bytes, len(chat.waiting))
+			}
+		})
+	}
+}
+
 // TestStatusTakesPlace: a newer commit status takes the place of an older one of the same
 // object and commit that waits.
 func TestStatusTakesPlace(t *testing.T) {

@@ -1,10 +1,13 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +22,7 @@ import (
 // Bounds of what waits, and of attempts.
 const (
 	// mostWaiting messages wait for one Provider, of at most mostBytes; mostBytesOfAll is
-	// what those of all Providers have together.
+	// what those of all Providers have together. Beyond it, the namespace that has most gives up.
 	mostWaiting    = 1000
 	mostBytes      = 4 << 20
 	mostBytesOfAll = 32 << 20
@@ -234,13 +237,7 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 		dropped = append(dropped, gone{qs.remove(q, q.least()), false})
 	}
 	for qs.bytes > mostBytesOfAll {
-		var heaviest *queue
-		for _, other := range qs.by {
-			// What does not arrive anyway takes no room from what does.
-			if other.bytes > 0 && (heaviest == nil || other.out && !heaviest.out || other.out == heaviest.out && other.bytes > heaviest.bytes) {
-				heaviest = other
-			}
-		}
+		heaviest := qs.heaviest()
 		dropped = append(dropped, gone{qs.remove(heaviest, heaviest.least()), false})
 	}
 	select {
@@ -248,6 +245,35 @@ func (qs *queues) add(i item, status bool) (q *queue, begins bool, dropped []gon
 	default:
 	}
 	return q, begins, dropped
+}
+
+// heaviest is the queue that gives something up where there is no room for all: one of the namespace that has most, so that
+// nobody fills the room of others.
+func (qs *queues) heaviest() *queue {
+	of := map[string]int{}
+	for _, q := range qs.by {
+		of[q.provider.Namespace] += q.bytes
+	}
+	return slices.MaxFunc(slices.Collect(maps.Values(qs.by)), func(a, b *queue) int {
+		return cmp.Or(
+			cmp.Compare(of[a.provider.Namespace], of[b.provider.Namespace]),
+			strings.Compare(a.provider.Namespace, b.provider.Namespace),
+			// What does not arrive anyway takes no room from what does.
+			cmp.Compare(rankOf(a), rankOf(b)),
+			cmp.Compare(a.bytes, b.bytes),
+		)
+	})
+}
+
+// rankOf is higher for those that give something up first.
+func rankOf(q *queue) int {
+	switch {
+	case q.bytes == 0:
+		return 0
+	case !q.out:
+		return 1
+	}
+	return 2
 }
 
 // put puts an item into its place. What closes incidents waits behind all else: whoever is
