@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -257,7 +256,7 @@ func (qs *queues) heaviest() *queue {
 	return slices.MaxFunc(slices.Collect(maps.Values(qs.by)), func(a, b *queue) int {
 		return cmp.Or(
 			cmp.Compare(of[a.provider.Namespace], of[b.provider.Namespace]),
-			strings.Compare(a.provider.Namespace, b.provider.Namespace),
+			cmp.Compare(a.provider.Namespace, b.provider.Namespace),
 			// What does not arrive anyway takes no room from what does.
 			cmp.Compare(rankOf(a), rankOf(b)),
 			cmp.Compare(a.bytes, b.bytes),
