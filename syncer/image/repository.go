@@ -141,7 +141,7 @@ func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) ou
 	switch last := obj.Status.LastScanResult; {
 	case asked(obj, obj.Status.LastHandledReconcileAt):
 		since = now
-	case last != nil && obj.Status.ObservedGeneration == obj.Generation && now.Before(last.ScanTime.Add(interval)):
+	case last != nil && obj.Status.ObservedGeneration == obj.Generation && now.Before(last.ScanTime.Add(interval)) && !last.ScanTime.After(now):
 		// It is not time yet: this process has begun, or something else woke the object.
 		since = last.ScanTime.Time
 	}

@@ -61,6 +61,32 @@ func TestListedBeforeOutage(t *testing.T) {
 	}
 }
 
+// TestClockWasAhead: after a scan by a clock that was ahead, the next one comes when it should by the clock that is right.
+func TestClockWasAhead(t *testing.T) {
+	registry, time0 := serveImages(t, 1, 2), newClock()
+	r := &Repositories{
+		Shared: &Shared{Now: time0.now}, Ways: ways{registry.origin(0)},
+		Scans: NewScans(source.NewImages(t.TempDir(), 1<<20, time0.now), t.TempDir(), time0.now, prometheus.NewRegistry()),
+	}
+	obj := &imagev1.ImageRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "app", UID: "u", Generation: 1}}
+	obj.Spec.Image, obj.Spec.Insecure, obj.Spec.Interval.Duration = strings.TrimPrefix(registry.origin(0).URL, "oci://"), true, 5*time.Minute
+	obj.Status.ObservedGeneration = 1
+	time0.advance(24 * time.Hour)
+	if out := r.run(t.Context(), obj); out.failed != nil {
+		t.Fatalf("%+v", out)
+	}
+	time0.advance(5*time.Minute - 24*time.Hour)
+	registry.push(t, "org/app-0:2.0.0")
+	out := r.run(t.Context(), obj)
+	if tags, _ := r.Scans.Of(obj); out.failed != nil || len(tags) != 3 || obj.Status.LastScanResult.ScanTime.After(time0.now()) {
+		t.Errorf("after the interval: %+v, tags %q, scanned at %s", out, tags, obj.Status.LastScanResult.ScanTime)
+	}
+	lists := registry.lists.Load()
+	if out := r.run(t.Context(), obj); out.failed != nil || registry.lists.Load() != lists {
+		t.Errorf("before the next interval it lists again: %+v", out)
+	}
+}
+
 // TestLeft: an ImageRepository that other labels make another agent's is listed by that one
 // alone.
 func TestLeft(t *testing.T) {

@@ -220,12 +220,12 @@ func (s *Scans) list(ctx context.Context, namespace, identity string, origin sou
 	return list, err
 }
 
-// remembered is a list in memory that is not older than a time.
+// remembered is a list in memory that is not older than a time. One of a clock that was ahead is older than anybody knows.
 func (s *Scans) remembered(identity string, since time.Time) (*tagList, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := s.known[identity]
-	return list, list != nil && !list.at.Before(since)
+	return list, list != nil && !list.at.Before(since) && !list.at.Round(0).After(s.now().Round(0))
 }
 
 // young is a list in memory or in the directory that is not older than a time.
