@@ -180,10 +180,11 @@ type failure struct {
 }
 
 // A source whose server is slow, or does not answer, is fetched beside the others, at most
-// so many of each kind.
+// so many of each kind, and those of one namespace that are known for it not all of them.
 const (
-	patience  = time.Second
-	mostAside = 64
+	patience        = time.Second
+	mostAside       = 64
+	mostOfNamespace = 48
 	// mostWaiting bounds those that wait for others that are slow.
 	mostWaiting = 1000
 )
@@ -193,7 +194,7 @@ const (
 func (s *Sources) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int) (*builder.Builder, func() error) {
 	// No deadline for all kinds alike: spec.timeout says how long a fetch may take.
 	lot := s.Stalls.Lot(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r, park.Options{
-		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
+		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Share: mostOfNamespace, Backoff: s.Retries.RateLimiter(),
 	})
 	passes := s.Shard.Changed()
 	if s.Part.has(kind) {

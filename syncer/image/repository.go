@@ -118,6 +118,10 @@ const latestTags = 10
 // sharedFor is how old the list of another ImageRepository may be to be used, as a part of the interval.
 const sharedFor = 4
 
+// mostScanning bounds a scan. The timeout is the interval unless there is one, which may be a day: a registry that does not
+// answer would have the object ready for so long, and one place of those that all slow registries share.
+const mostScanning = 10 * time.Minute
+
 func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) outcome {
 	canonical, err := canonicalName(obj)
 	if err != nil {
@@ -128,7 +132,7 @@ func (r *Repositories) run(ctx context.Context, obj *imagev1.ImageRepository) ou
 		return stalled(reasonFailure, err)
 	}
 	obj.Status.CanonicalImageName = canonical
-	timeout := obj.GetTimeout()
+	timeout := min(obj.GetTimeout(), mostScanning)
 	stall.Allow(ctx, timeout)
 	asking, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -87,6 +87,47 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
+// deadline is a registry that notes how long an answer may take.
+type deadline struct {
+	failing
+	within time.Duration
+}
+
+func (d *deadline) List(ctx context.Context, origin source.ImageOrigin, room func(int) error) (source.TagList, error) {
+	if at, ok := ctx.Deadline(); ok {
+		d.within = time.Until(at)
+	}
+	return d.failing.List(ctx, origin, room)
+}
+
+// TestScanEnds: a scan that gets no answer fails within minutes, however long its interval is.
+func TestScanEnds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason            string
+		interval, timeout time.Duration
+		want              time.Duration
+	}{
+		"Day":      {"the timeout is the interval, of a day", 24 * time.Hour, 0, mostScanning},
+		"Long":     {"a timeout of a day", time.Minute, 24 * time.Hour, mostScanning},
+		"Interval": {"the timeout is the interval", time.Minute, 0, time.Minute},
+		"Timeout":  {"a timeout", time.Hour, 5 * time.Minute, 5 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			time0, registry := newClock(), &deadline{}
+			origin := source.ImageOrigin{URL: "oci://registry.example/org/app"}
+			r := &Repositories{Shared: &Shared{Now: time0.now}, Ways: ways{origin}, Scans: NewScans(registry, t.TempDir(), time0.now, prometheus.NewRegistry())}
+			obj := &imagev1.ImageRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "app", UID: "u", Generation: 1}}
+			obj.Spec.Image, obj.Spec.Interval.Duration = strings.TrimPrefix(origin.URL, "oci://"), tt.interval
+			if tt.timeout > 0 {
+				obj.Spec.Timeout = &metav1.Duration{Duration: tt.timeout}
+			}
+			if out := r.run(t.Context(), obj); out.failed == nil || registry.within > tt.want || registry.within < tt.want-10*time.Second {
+				t.Errorf("%s: an answer may take %s, want %s", tt.reason, registry.within, tt.want)
+			}
+		})
+	}
+}
+
 // TestLeft: an ImageRepository that other labels make another agent's is listed by that one
 // alone.
 func TestLeft(t *testing.T) {

@@ -67,17 +67,18 @@ type Shared struct {
 }
 
 // A registry or Git server may be slow, or not answer: its objects are worked on beside the others, at most so many of
-// each kind, and so many wait for them.
+// each kind, those of one namespace that are known for it not all of them, and so many wait for them.
 const (
-	patience    = time.Second
-	mostAside   = 64
-	mostWaiting = 1000
+	patience        = time.Second
+	mostAside       = 64
+	mostOfNamespace = 48
+	mostWaiting     = 1000
 )
 
 // setup registers the reconciler r of one kind. It returns the builder for what else wakes its objects, and what completes it.
 func (s *Shared) setup(mgr ctrl.Manager, kind string, obj client.Object, r reconcile.Reconciler, concurrent int) (*builder.Builder, func() error) {
 	lot := s.Stalls.Lot(kind, func() client.Object { return obj.DeepCopyObject().(client.Object) }, r, park.Options{
-		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Backoff: s.Retries.RateLimiter(),
+		Workers: concurrent, Parked: mostWaiting, Patience: patience, Aside: mostAside, Share: mostOfNamespace, Backoff: s.Retries.RateLimiter(),
 	})
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(obj, builder.WithPredicates(s.Shard.Changed())).

@@ -14,7 +14,8 @@
 //   - as many reconciles run as there are workers, besides as many that have parked and
 //     go on after their wait, and as many that take long as there is room for aside. The
 //     others only wait;
-//   - an object whose last reconcile took long is reconciled aside from the beginning;
+//   - an object whose last reconcile took long is reconciled aside from the beginning, and those of
+//     one namespace leave room to others there, where there are shares;
 //   - the deadline of a reconcile stands still while it waits;
 //   - what is asked of an object while its reconcile is parked is done after it;
 //   - a panic is an error of the one object;
@@ -27,6 +28,7 @@
 package park
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -49,6 +51,9 @@ type Options struct {
 	// aside; 0 moves none. Aside is how many there may be.
 	Patience time.Duration
 	Aside    int
+	// Share is how many of one namespace may be aside that took long before: they wait for each other then, and leave
+	// room to those of others. 0 bounds none.
+	Share int
 	// Deadline is how long a reconcile may run, without what it waits; 0 sets none.
 	Deadline time.Duration
 	// Backoff tells how long after a failure an object is tried again.
@@ -75,6 +80,7 @@ type Lot struct {
 	mu     sync.Mutex // guards what follows
 	busy   map[reconcile.Request]*job
 	slow   map[reconcile.Request]struct{} // whose last reconcile took long
+	shares map[string]*share              // by namespace
 	parked int
 	queue  Queue
 	// stop ends with the controller.
@@ -97,15 +103,16 @@ type Backoff interface {
 func New(inner reconcile.Reconciler, o Options) *Lot {
 	return &Lot{
 		inner: inner, options: o, places: make(chan struct{}, o.Workers), aside: make(chan struct{}, o.Aside),
-		busy: map[reconcile.Request]*job{}, slow: map[reconcile.Request]struct{}{}, stop: context.Background(),
+		busy: map[reconcile.Request]*job{}, slow: map[reconcile.Request]struct{}{}, shares: map[string]*share{}, stop: context.Background(),
 	}
 }
 
 // job is one reconcile under way.
 type job struct {
-	lot   *Lot
-	watch Watch
-	clock *deadline
+	lot       *Lot
+	namespace string
+	watch     Watch
+	clock     *deadline
 	// freed is closed when the job parks, done when it has ended.
 	freed, done chan struct{}
 	result      reconcile.Result
@@ -119,6 +126,14 @@ type job struct {
 	// late ends the patience with the stretch that runs, which are counted.
 	late      *time.Timer
 	stretches int
+	// share is that of the namespace, if the job has a part of it.
+	share *share
+}
+
+// share is what the jobs of one namespace have of the room aside.
+type share struct {
+	taken chan struct{}
+	users int // those who have a part, or wait for one; the lot's lock guards it
 }
 
 // hold is what a job has while it runs.
@@ -159,7 +174,7 @@ func (l *Lot) Start(ctx context.Context) error {
 // Reconcile implements reconcile.Reconciler. It returns when the reconcile is done, or
 // parks. It does nothing after the lot ended.
 func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	j := &job{lot: l, holds: worker, freed: make(chan struct{}), done: make(chan struct{})}
+	j := &job{lot: l, namespace: req.Namespace, holds: worker, freed: make(chan struct{}), done: make(chan struct{})}
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
@@ -361,6 +376,11 @@ func (j *job) leave() {
 		<-j.lot.places
 	case room:
 		<-j.lot.aside
+		if j.share != nil {
+			<-j.share.taken
+			j.part(j.share)
+			j.share = nil
+		}
 	case worker, nothing:
 	}
 	j.holds = nothing
@@ -377,15 +397,13 @@ func (j *job) proceed(ctx context.Context) {
 		from = l.aside
 	}
 	l.mu.Unlock()
-	if has == nothing {
-		select {
-		case from <- struct{}{}:
-			has = place
-			if from == l.aside {
-				has = room
-			}
-		case <-ctx.Done():
-		}
+	var own *share
+	switch {
+	case has != nothing:
+	case from == l.aside:
+		has, own = j.enter(ctx)
+	case taken(ctx, from):
+		has = place
 	}
 	if j.clock != nil {
 		j.clock.run()
@@ -395,10 +413,64 @@ func (j *job) proceed(ctx context.Context) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	j.holds = has
+	j.holds, j.share = has, cmp.Or(j.share, own)
 	j.stretches++
 	if l.options.Patience > 0 {
 		j.wind(j.stretches)
+	}
+}
+
+// enter waits for room aside, and for the part of the namespace before: who waits for that takes no room from others.
+func (j *job) enter(ctx context.Context) (hold, *share) {
+	l := j.lot
+	l.mu.Lock()
+	own := j.join()
+	l.mu.Unlock()
+	if own == nil || taken(ctx, own.taken) {
+		if taken(ctx, l.aside) {
+			return room, own
+		}
+		if own != nil {
+			<-own.taken
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	j.part(own)
+	return nothing, nil
+}
+
+func taken(ctx context.Context, place chan<- struct{}) bool {
+	select {
+	case place <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// join returns the share of the namespace, which is kept until all who joined part; nil if there are none. The lot is locked.
+func (j *job) join() *share {
+	l := j.lot
+	if l.options.Share <= 0 {
+		return nil
+	}
+	of := l.shares[j.namespace]
+	if of == nil {
+		of = &share{taken: make(chan struct{}, l.options.Share)}
+		l.shares[j.namespace] = of
+	}
+	of.users++
+	return of
+}
+
+// part leaves a share. The lot is locked.
+func (j *job) part(of *share) {
+	if of == nil {
+		return
+	}
+	if of.users--; of.users == 0 {
+		delete(j.lot.shares, j.namespace)
 	}
 }
 
@@ -435,6 +507,15 @@ func (j *job) moveAside(stretch int) {
 	}
 	j.leave()
 	j.holds, j.aside = room, true
+	// Nobody could know that it takes long. It counts, if there is still a part for it.
+	if own := j.join(); own != nil {
+		select {
+		case own.taken <- struct{}{}:
+			j.share = own
+		default:
+			j.part(own)
+		}
+	}
 }
 
 // Counts are the reconciles of a lot that are under way.

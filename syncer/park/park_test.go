@@ -33,15 +33,20 @@ type controller struct {
 
 func start(t *testing.T, workers, most int, inner reconcile.Func) (c *controller, stop func()) {
 	t.Helper()
+	return startWith(t, Options{Workers: workers, Parked: most, Patience: patience, Aside: 3, Backoff: limiter()}, inner)
+}
+
+func startWith(t *testing.T, o Options, inner reconcile.Func) (c *controller, stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c = &controller{
-		lot:   New(inner, Options{Workers: workers, Parked: most, Patience: patience, Aside: 3, Backoff: limiter()}),
+		lot:   New(inner, o),
 		queue: workqueue.NewTypedRateLimitingQueue(limiter()),
 	}
 	if err := c.lot.Open(ctx, c.queue); err != nil {
 		t.Fatal(err)
 	}
-	for range workers {
+	for range o.Workers {
 		go func() {
 			for {
 				req, shutdown := c.queue.Get()
@@ -418,6 +423,50 @@ func TestAside(t *testing.T) {
 			t.Errorf("%d are parked, %d aside, %d in places", c.lot.parked, len(c.lot.aside), len(c.lot.places))
 		}
 		Aside(t.Context())
+	})
+}
+
+// TestShare: those of one namespace that take long each time leave room aside to one of another that takes long.
+func TestShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var others atomic.Int64
+		o := Options{Workers: 2, Parked: 100, Patience: patience, Aside: 3, Share: 2, Backoff: limiter()}
+		c, stop := startWith(t, o, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			took := time.Minute
+			if req.Namespace == "evil" {
+				took = time.Hour
+			} else {
+				others.Add(1)
+			}
+			select {
+			case <-time.After(took):
+			case <-ctx.Done():
+			}
+			return reconcile.Result{}, nil
+		})
+		defer stop()
+		good := request("good")
+		c.queue.Add(good)
+		time.Sleep(2 * time.Minute)
+		evil := func() {
+			for i := range 3 {
+				c.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "evil", Name: fmt.Sprint(i)}})
+			}
+		}
+		evil()
+		time.Sleep(4 * time.Hour)
+		evil() // it is known of them
+		time.Sleep(time.Minute)
+		c.queue.Add(good)
+		time.Sleep(2 * time.Minute)
+		if n := others.Load(); n != 2 {
+			t.Errorf("the one of another namespace began %d times, want twice", n)
+		}
+		time.Sleep(4 * time.Hour)
+		synctest.Wait()
+		if c.lot.parked != 0 || len(c.lot.aside) != 0 || len(c.lot.shares) != 0 {
+			t.Errorf("%d are parked, %d aside, of %d namespaces", c.lot.parked, len(c.lot.aside), len(c.lot.shares))
+		}
 	})
 }
 
