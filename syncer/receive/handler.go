@@ -82,6 +82,7 @@ type Handler struct {
 	acting    *places[string]
 
 	forged   *budgets[sender]
+	visitors *budgets[visitor]
 	accepted *budgets[types.NamespacedName]
 
 	mu   sync.Mutex // guards kept; never held over a call
@@ -115,7 +116,7 @@ func NewHandler(o Options) *Handler {
 		verifier: verifier{identities: o.Identities, workers: o.Workers, google: googleIssuer},
 		asking:   newPlaces[neighbor](mostConnections, mostOfRemote), acting: newPlaces[string](mostActing, mostActing/2),
 		places: newPlaces[netip.Addr](mostReading, mostOfRemote), neighbors: newPlaces[neighbor](mostConnections, mostOfNamespace),
-		forged: newBudgets[sender](forgedRate, forgedBurst), accepted: newBudgets[types.NamespacedName](receiverRate, receiverBurst),
+		forged: newBudgets[sender](forgedRate, forgedBurst), visitors: newBudgets[visitor](forgedRate, forgedBurst), accepted: newBudgets[types.NamespacedName](receiverRate, receiverBurst),
 		kept: map[types.NamespacedName]keptSecret{},
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cascade_receiver_requests_total", Help: "Requests to the paths of Receivers, by what became of them.",
@@ -246,8 +247,10 @@ func (h *Handler) find(ctx context.Context, path string) []*notificationv1.Recei
 // check reads and verifies a request to a Receiver.
 func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notificationv1.Receiver, remote netip.Addr) (*verified, error) {
 	from := sender{client.ObjectKeyFromObject(receiver), remote}
-	if !h.forged.left(from, h.now()) {
-		return nil, &refusal{resultLimited, http.StatusTooManyRequests, "too many requests of this sender were refused"}
+	// Without a token in it, the path is no secret. Strangers and the pipeline may come from one Ingress.
+	secretPath := receiver.Spec.Type != notificationv1.GenericOIDCReceiver
+	if secretPath && !h.forged.left(from, h.now()) {
+		return nil, tooMany()
 	}
 	secret, fresh, err := h.owned(r, receiver, remote)
 	if err != nil {
@@ -270,7 +273,9 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notifi
 	}
 	judged := func(err error) error {
 		if is(err, resultForged) || is(err, resultMalformed) {
-			h.forged.take(from, h.now())
+			if secretPath {
+				h.forged.take(from, h.now())
+			}
 			h.log.V(1).Info("refused a request", "receiver", from.receiver.String(), "remote", remote.String(), "why", err.Error())
 		}
 		return err
@@ -301,7 +306,11 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notifi
 	return v, judged(err)
 }
 
-// ask asks the issuer of the token that a request came with, if there is one.
+func tooMany() error {
+	return &refusal{resultLimited, http.StatusTooManyRequests, "too many requests of this sender were refused"}
+}
+
+// ask asks the issuer of the token that a request came with, if there is one, and the Receiver what it thinks of it.
 func (h *Handler) ask(r *http.Request, receiver *notificationv1.Receiver, secret map[string][]byte, of neighbor) (map[string]any, error) {
 	if !asks(receiver.Spec.Type) {
 		return nil, nil
@@ -313,7 +322,23 @@ func (h *Handler) ask(r *http.Request, receiver *notificationv1.Receiver, secret
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), askTime)
 	defer cancel()
-	return h.verifier.identify(ctx, receiver, secret, r.Header)
+	claims, err := h.verifier.identify(ctx, receiver, secret, r.Header)
+	if err != nil || receiver.Spec.Type != notificationv1.GenericOIDCReceiver {
+		return claims, err
+	}
+	_, p, err := providerOf(receiver, r.Header)
+	if err != nil {
+		return nil, err
+	}
+	who := visitorOf(client.ObjectKeyFromObject(receiver), p.IssuerURL, claims)
+	if !h.visitors.left(who, h.now()) {
+		return nil, tooMany()
+	}
+	err = h.verifier.examine(ctx, receiver, p, claims)
+	if is(err, resultForged) {
+		h.visitors.take(who, h.now())
+	}
+	return claims, err
 }
 
 // enter waits for a place in which a body is read: how long that takes is up to whoever knows

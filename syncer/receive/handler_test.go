@@ -315,6 +315,60 @@ func TestForgedRequests(t *testing.T) {
 	}
 }
 
+// strangers know one more token of the issuer of a pipeline, which anybody can get there.
+type strangers struct{ Identities }
+
+func (s strangers) Claims(ctx context.Context, issuer, audience, token string) (map[string]any, error) {
+	if strings.HasPrefix(token, "e30.") && strings.HasSuffix(token, ".c3RyYW5nZXI") {
+		return map[string]any{"sub": "repo:stranger/app", "repository_owner": "stranger", "repository": "stranger/app"}, nil
+	}
+	return s.Identities.Claims(ctx, issuer, audience, token)
+}
+
+// TestStrangersAtPipeline: the path of a Receiver for pipelines can be guessed. What strangers are refused there keeps no push of the
+// pipeline out that comes from the same Ingress, and what they cost is bounded.
+func TestStrangersAtPipeline(t *testing.T) {
+	unknown := strings.TrimSuffix(unsigned("https://ci.example"), "c2ln")
+	for name, tc := range map[string]struct {
+		reason, token string
+		examined      int
+	}{
+		"NoToken":     {"none", "", 0},
+		"NoJWT":       {"something else", "a", 0},
+		"OtherIssuer": {"of an issuer of their own", unsigned("https://stranger.example"), 0},
+		"Forged":      {"that the issuer did not sign", unknown + "Zm9yZ2Vk", 0},
+		"Stranger":    {"of their own, by the same issuer", unknown + "c3RyYW5nZXI", forgedBurst + 10*forgedRate + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			receiver, secret := receiverOf("pipeline", notificationv1.GenericOIDCReceiver)
+			d := newDesk(t, receiver, secret)
+			noted := &owners{Runner: workers}
+			d.verifier.workers, d.verifier.identities = noted, strangers{d.verifier.identities}
+			good := accepted()[notificationv1.GenericOIDCReceiver]
+			bad := delivery{header: http.Header{}, body: []byte("{}")}
+			if tc.token != "" {
+				bad.header.Set("Authorization", "Bearer "+tc.token)
+			}
+			pushes := 0
+			for i := range 1000 {
+				d.now = d.now.Add(10 * time.Millisecond)
+				if answer := d.send(receiver.Status.WebhookPath, bad); answer.Code == 200 {
+					t.Fatalf("%s: it is accepted", tc.reason)
+				}
+				if i%100 == 99 {
+					pushes++
+					if answer := d.send(receiver.Status.WebhookPath, good); answer.Code != 200 {
+						t.Fatalf("%s: the pipeline after %d of them: %d %s", tc.reason, i+1, answer.Code, answer.Body)
+					}
+				}
+			}
+			if n := len(noted.of) - pushes; n > tc.examined {
+				t.Errorf("%s: claims of strangers are examined %d times, want %d at most", tc.reason, n, tc.examined)
+			}
+		})
+	}
+}
+
 // TestStream: a sender who has the token and does not stop is slowed down.
 func TestStream(t *testing.T) {
 	receiver, secret := receiverOf("hook", notificationv1.GenericReceiver)

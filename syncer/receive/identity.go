@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/time/rate"
 
 	"github.com/cascade-gitops/cascade/syncer/answer"
 )
@@ -21,8 +23,10 @@ const (
 	// mostIssuers are kept; mostAnswer bounds what one says.
 	mostIssuers = 64
 	mostAnswer  = 1 << 20
-	// issuerRetry is how long an issuer is left alone after it failed.
+	// issuerRetry is how long an issuer is left alone after it failed, and after it was asked
+	// issuerBurst times: anybody can send tokens that no key is known for.
 	issuerRetry = 10 * time.Second
+	issuerBurst = 6
 )
 
 // UnavailableError says that an issuer could not be asked.
@@ -46,6 +50,7 @@ type issuer struct {
 	// turn is held by the one who asks.
 	turn     chan struct{}
 	provider *oidc.Provider
+	client   *http.Client
 	retryAt  time.Time
 	err      error
 }
@@ -73,6 +78,9 @@ func (i *Issuers) Claims(ctx context.Context, url, audience, token string) (map[
 		return nil, &UnavailableError{err}
 	}
 	verified, err := provider.Verifier(&oidc.Config{ClientID: audience, Now: i.now}).Verify(ctx, token)
+	if err != nil && strings.HasPrefix(err.Error(), keysAway) {
+		return nil, &UnavailableError{err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot verify token: %w", err)
 	}
@@ -83,6 +91,9 @@ func (i *Issuers) Claims(ctx context.Context, url, audience, token string) (map[
 	return claims, nil
 }
 
+// keysAway begins the text of the library for a token that may be a good one, by a key that cannot be had.
+const keysAway = "failed to verify signature: fetching keys "
+
 // of asks an issuer where its keys are, once.
 func (i *Issuers) of(ctx context.Context, url string) (*oidc.Provider, error) {
 	i.mu.Lock()
@@ -91,7 +102,9 @@ func (i *Issuers) of(ctx context.Context, url string) (*oidc.Provider, error) {
 		if len(i.known) >= mostIssuers {
 			clear(i.known)
 		}
-		known = &issuer{turn: make(chan struct{}, 1)}
+		client := *i.client
+		client.Transport = paced{i.client.Transport, rate.NewLimiter(rate.Every(issuerRetry), issuerBurst), i.now}
+		known = &issuer{turn: make(chan struct{}, 1), client: &client}
 		i.known[url] = known
 	}
 	i.mu.Unlock()
@@ -110,11 +123,25 @@ func (i *Issuers) of(ctx context.Context, url string) (*oidc.Provider, error) {
 	// The one who asks may go; the answer is for all.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), issuerTimeout)
 	defer cancel()
-	known.provider, known.err = oidc.NewProvider(oidc.ClientContext(ctx, i.client), url)
+	known.provider, known.err = oidc.NewProvider(oidc.ClientContext(ctx, known.client), url)
 	if known.err != nil {
 		known.retryAt = i.now().Add(issuerRetry)
 	}
 	return known.provider, known.err
+}
+
+// paced bounds how often an issuer is asked. What it says is for all tokens: who is refused by that needs nothing newer.
+type paced struct {
+	next    http.RoundTripper
+	limiter *rate.Limiter
+	now     func() time.Time
+}
+
+func (p paced) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !p.limiter.AllowN(p.now(), 1) {
+		return nil, errors.New("it was asked a moment ago")
+	}
+	return p.next.RoundTrip(r)
 }
 
 // boundedBody bounds what is read of answers.

@@ -167,6 +167,40 @@ func TestBadIssuers(t *testing.T) {
 	}
 }
 
+// TestKeysAway: that keys cannot be had says nothing of a token, and who sends tokens that no key is known for has them asked for a few times.
+func TestKeysAway(t *testing.T) {
+	s := newSigner(t)
+	now := time.Now()
+	issuers := NewIssuers(func() time.Time { return now }, answer.Addresses{})
+	good := s.sign(t, s.key, jwt.SigningMethodES256)
+	if _, err := issuers.Claims(t.Context(), s.URL, "receiver", good); err != nil {
+		t.Fatal(err)
+	}
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := s.sign(t, other, jwt.SigningMethodES256)
+	for range 100 {
+		if _, err := issuers.Claims(t.Context(), s.URL, "receiver", forged); err == nil {
+			t.Fatal("a forged token is accepted")
+		}
+		if _, err := issuers.Claims(t.Context(), s.URL, "receiver", good); err != nil {
+			t.Fatalf("a token by a key that is known: %v", err)
+		}
+	}
+	if n := s.asked.Load(); n > issuerBurst {
+		t.Errorf("the issuer was asked %d times for a hundred forged tokens, want %d at most", n, issuerBurst)
+	}
+	now = now.Add(2 * issuerRetry)
+	away := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) })
+	s.answers.Store(&away)
+	var down *UnavailableError
+	if _, err := issuers.Claims(t.Context(), s.URL, "receiver", forged); !errors.As(err, &down) {
+		t.Errorf("a token by a key that cannot be had: %v", err)
+	}
+}
+
 // TestIssuerAddresses: an issuer that a tenant names is asked at no address that is refused, and
 // sends the agent to none.
 func TestIssuerAddresses(t *testing.T) {

@@ -2,6 +2,7 @@ package receive
 
 import (
 	"context"
+	"crypto/sha256"
 	"net"
 	"net/netip"
 	"sync"
@@ -32,7 +33,8 @@ const (
 	// A Receiver accepts receiverRate requests a second, after receiverBurst at once.
 	receiverRate  = 10
 	receiverBurst = 100
-	// One remote may send so many requests to one Receiver that are refused.
+	// One remote may send so many requests to one Receiver that are refused. Where the path is no
+	// secret, so many of one subject are whose claims are.
 	forgedRate  = 2
 	forgedBurst = 20
 	// mostRemembered bounds each of the tables of limits.
@@ -91,6 +93,18 @@ func (b *budgets[K]) take(key K, now time.Time) bool {
 type sender struct {
 	receiver types.NamespacedName
 	remote   netip.Addr
+}
+
+// visitor is who has a token of an issuer, by the digest of both, at a Receiver.
+type visitor struct {
+	receiver types.NamespacedName
+	subject  [sha256.Size]byte
+}
+
+// visitorOf is of whom a token of an issuer with these claims is.
+func visitorOf(receiver types.NamespacedName, issuer string, claims map[string]any) visitor {
+	subject, _ := claims["sub"].(string)
+	return visitor{receiver, sha256.Sum256([]byte(issuer + "\n" + subject))}
 }
 
 // neighbor is a remote at the Receivers of one namespace.

@@ -110,7 +110,8 @@ func asks(of string) bool {
 }
 
 // identify returns what the token of a request says, as its issuer has it, and a *refusal if
-// that is not whom the Receiver accepts. Nothing of the body is needed for it.
+// that is not of whom the Receiver accepts tokens: for generic-oidc, examine says which of them.
+// Nothing of the body is needed for it.
 func (v *verifier) identify(ctx context.Context, receiver *notificationv1.Receiver, secret map[string][]byte, header http.Header) (claims map[string]any, err error) {
 	switch receiver.Spec.Type {
 	case notificationv1.GenericOIDCReceiver:
@@ -373,22 +374,12 @@ func bearer(header http.Header) (string, error) {
 // mostToken bounds a bearer token.
 const mostToken = 16 << 10
 
-// oidc checks the token of a pipeline, and what the Receiver demands of its claims.
+// oidc checks the token of a pipeline.
 func (v *verifier) oidc(ctx context.Context, receiver *notificationv1.Receiver, header http.Header) (map[string]any, error) {
-	providers := receiver.Spec.OIDCProviders
-	token, err := bearer(header)
+	token, p, err := providerOf(receiver, header)
 	if err != nil {
 		return nil, err
 	}
-	issuer, err := issuerOf(token)
-	if err != nil {
-		return nil, &refusal{resultForged, http.StatusUnauthorized, "the bearer token is no JSON web token"}
-	}
-	at := slices.IndexFunc(providers, func(p notificationv1.OIDCProvider) bool { return p.IssuerURL == issuer })
-	if at < 0 {
-		return nil, &refusal{resultForged, http.StatusUnauthorized, "the issuer of the token is none of the Receiver's"}
-	}
-	p := &providers[at]
 	claims, err := v.identities.Claims(ctx, p.IssuerURL, p.GetAudience(), token)
 	var down *UnavailableError
 	var refused *answer.Error
@@ -400,16 +391,39 @@ func (v *verifier) oidc(ctx context.Context, receiver *notificationv1.Receiver, 
 	case err != nil:
 		return nil, &refusal{resultForged, http.StatusUnauthorized, "the token is not valid for the Receiver"}
 	}
+	return claims, nil
+}
+
+// providerOf is the token of a request, and the provider that it says to be of.
+func providerOf(receiver *notificationv1.Receiver, header http.Header) (string, *notificationv1.OIDCProvider, error) {
+	token, err := bearer(header)
+	if err != nil {
+		return "", nil, err
+	}
+	issuer, err := issuerOf(token)
+	if err != nil {
+		return "", nil, &refusal{resultForged, http.StatusUnauthorized, "the bearer token is no JSON web token"}
+	}
+	providers := receiver.Spec.OIDCProviders
+	at := slices.IndexFunc(providers, func(p notificationv1.OIDCProvider) bool { return p.IssuerURL == issuer })
+	if at < 0 {
+		return "", nil, &refusal{resultForged, http.StatusUnauthorized, "the issuer of the token is none of the Receiver's"}
+	}
+	return token, &providers[at], nil
+}
+
+// examine checks what a Receiver demands of the claims of a token that identify returned.
+func (v *verifier) examine(ctx context.Context, receiver *notificationv1.Receiver, p *notificationv1.OIDCProvider, claims map[string]any) error {
 	failed, err := checksOf(p).Examine(ctx, workersFor(v.workers, receiver), claims)
 	switch {
 	case err != nil && (worker.Lasting(err) || errors.Is(err, expression.ErrLate) || isTask(err)):
-		return nil, &refusal{resultForged, http.StatusForbidden, "the claims of the token cannot be validated"}
+		return &refusal{resultForged, http.StatusForbidden, "the claims of the token cannot be validated"}
 	case err != nil:
-		return nil, &refusal{resultFailed, http.StatusServiceUnavailable, "the claims of the token cannot be validated now"}
+		return &refusal{resultFailed, http.StatusServiceUnavailable, "the claims of the token cannot be validated now"}
 	case len(failed) > 0:
-		return nil, &refusal{resultForged, http.StatusForbidden, strings.Join(failed, "; ")}
+		return &refusal{resultForged, http.StatusForbidden, strings.Join(failed, "; ")}
 	}
-	return claims, nil
+	return nil
 }
 
 // workersFor are workers that serve a Receiver: what its expressions cost is its own.

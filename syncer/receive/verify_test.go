@@ -118,9 +118,19 @@ func secretData() map[string][]byte {
 
 // decide is what a Handler does with a request.
 func decide(t *testing.T, v verifier, spec *notificationv1.ReceiverSpec, secret map[string][]byte, d delivery) (*verified, error) {
-	claims, err := v.identify(t.Context(), &notificationv1.Receiver{Spec: *spec}, secret, d.header)
+	receiver := &notificationv1.Receiver{Spec: *spec}
+	claims, err := v.identify(t.Context(), receiver, secret, d.header)
 	if err != nil {
 		return nil, err
+	}
+	if spec.Type == notificationv1.GenericOIDCReceiver {
+		_, p, err := providerOf(receiver, d.header)
+		if err == nil {
+			err = v.examine(t.Context(), receiver, p, claims)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	return verify(spec, secret, claims, d)
 }
