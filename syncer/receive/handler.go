@@ -260,7 +260,7 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, receiver *notifi
 		return nil, &refusal{resultNotReady, http.StatusServiceUnavailable, "the Receiver is suspended, or not ready"}
 	}
 	again := func(err error) bool {
-		if fresh || !is(err, resultForged) {
+		if fresh || !secretPath || !is(err, resultForged) {
 			return false
 		}
 		// What is verified by may have been replaced, and the path stayed.
