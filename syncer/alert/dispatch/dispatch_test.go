@@ -1737,7 +1737,8 @@ func TestSlowAlertsOfAnother(t *testing.T) {
 	if waiting := s.late.by["evil"]; waiting == nil || len(waiting.events) != 3 {
 		t.Errorf("events that wait for the Alerts of evil are %+v, want three", waiting)
 	}
-	for s.catchUp() {
+	for more := true; more; {
+		more = s.catchUp()
 	}
 	for i := range 3 * alerts {
 		if got, want := theirs.next(t), fmt.Sprint("of evil ", i/alerts); !strings.Contains(got, want) {
