@@ -100,7 +100,7 @@ func (i *Issuers) of(ctx context.Context, url string) (*oidc.Provider, error) {
 	known := i.known[url]
 	if known == nil {
 		if len(i.known) >= mostIssuers {
-			clear(i.known)
+			i.forget()
 		}
 		client := *i.client
 		client.Transport = paced{i.client.Transport, rate.NewLimiter(rate.Every(issuerRetry), issuerBurst), i.now}
@@ -128,6 +128,25 @@ func (i *Issuers) of(ctx context.Context, url string) (*oidc.Provider, error) {
 		known.retryAt = i.now().Add(issuerRetry)
 	}
 	return known.provider, known.err
+}
+
+// forget makes room for another issuer: one that has not answered goes first, so that who names many of them costs
+// others nothing. The lock is held.
+func (i *Issuers) forget() {
+	for url, known := range i.known {
+		answered := false
+		select {
+		case known.turn <- struct{}{}:
+			answered = known.provider != nil
+			<-known.turn
+		default: // it is being asked
+		}
+		if !answered {
+			delete(i.known, url)
+			return
+		}
+	}
+	clear(i.known)
 }
 
 // paced bounds how often an issuer is asked. What it says is for all tokens: who is refused by that needs nothing newer.

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -198,6 +199,25 @@ func TestKeysAway(t *testing.T) {
 	var down *UnavailableError
 	if _, err := issuers.Claims(t.Context(), s.URL, "receiver", forged); !errors.As(err, &down) {
 		t.Errorf("a token by a key that cannot be had: %v", err)
+	}
+}
+
+// TestIssuersKept: issuers that do not answer take the place of none that did.
+func TestIssuersKept(t *testing.T) {
+	s := newSigner(t)
+	issuers := NewIssuers(time.Now, answer.Addresses{})
+	good := s.sign(t, s.key, jwt.SigningMethodES256)
+	var down *UnavailableError
+	for i := range 2 * mostIssuers {
+		if _, err := issuers.Claims(t.Context(), s.URL, "receiver", good); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := issuers.Claims(t.Context(), fmt.Sprint(s.URL, "/", i), "receiver", good); !errors.As(err, &down) {
+			t.Fatalf("there is no such issuer: %v", err)
+		}
+	}
+	if n := s.asked.Load(); n != 2+2*mostIssuers || len(issuers.known) > mostIssuers {
+		t.Errorf("%d requests, want two of the good one; %d are kept", n, len(issuers.known))
 	}
 }
 
