@@ -71,6 +71,13 @@ func (p *Providers) Describe(ctx context.Context, reader Reader, c Cluster) (Fac
 	return f, nil
 }
 
+// MayNameKubeconfig reports whether the provider of a Cluster may have its kubeconfig in another
+// Secret than Cluster API's contract names, which Describe tells.
+func (p *Providers) MayNameKubeconfig(c Cluster) bool {
+	_, plain := p.adapter(c).(genericAdapter)
+	return !plain
+}
+
 // adapter reads the objects of one provider. Both functions are pure. c is the Cluster.
 type adapter interface {
 	// wants returns the objects to read next, given those that were read. It may name

@@ -157,6 +157,8 @@ type notes struct {
 	child types.UID
 	// began is when these notes began: with the process, or with the child.
 	began time.Time
+	// met: the child answered when it was asked for nothing else.
+	met bool
 	// created is when we created the Child, if we did that.
 	created time.Time
 	// written is the version of our last write of the Child.

@@ -246,6 +246,10 @@ func (r *run) describe(ctx context.Context, cluster capibridge.Cluster) (capibri
 	if n.described == state && r.Now().Sub(n.since) < describeAgain {
 		return n.facts, nil
 	}
+	if r.later {
+		r.undescribed = "it is looked at once all children were asked whether they answer"
+		return capibridge.Facts{}, nil
+	}
 	found, err := r.Bridge.Describe(ctx, r.Cluster, cluster)
 	if err == nil && n.described == "" && found.Unread != (capibridge.Health{}) && pushed(r.child) {
 		// What a process before this one knew is not known here. All else of the child goes on.

@@ -34,8 +34,9 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 	requested := r.child.Annotations[fluxmeta.ReconcileRequestAnnotation] != r.child.Status.LastHandledReconcileAt
 	q := link.Request{
 		Source: source, Agent: slices.ContainsFunc(selected, hasAgent), Urgent: !ready || requested,
-		Lost: meta.IsStatusConditionFalse(r.child.Status.Conditions, v1alpha1.ConnectedCondition),
-		Read: func(ctx context.Context) (*rest.Config, error) { return r.kubeconfig(ctx, ref, cluster) },
+		Brief: r.later,
+		Lost:  meta.IsStatusConditionFalse(r.child.Status.Conditions, v1alpha1.ConnectedCondition),
+		Read:  func(ctx context.Context) (*rest.Config, error) { return r.kubeconfig(ctx, ref, cluster) },
 	}
 	if id != nil {
 		q.Recorded = id.KubeSystemUID
@@ -55,6 +56,10 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 	if id != nil && id.KubeSystemUID != a.Identity {
 		r.identityChanged(a.Identity)
 		return nil, nil, false, ctrl.Result{RequeueAfter: r.jittered(waitPause)}, nil
+	}
+	if a.Brief {
+		r.notes.met = true
+		return nil, nil, false, ctrl.Result{RequeueAfter: waitPause + time.Duration(r.Rand()*float64(adoptFirst-waitPause)), Priority: new(periodic)}, nil
 	}
 	if id == nil {
 		q.Recorded = a.Identity

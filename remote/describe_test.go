@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,6 +28,7 @@ import (
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/remote/selection"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
@@ -175,6 +178,72 @@ func TestDescribeFirst(t *testing.T) {
 	r := &run{Children: d.children, child: &d.child, notes: &notes{}, object: object}
 	if _, err := r.describe(t.Context(), capibridge.FromObject(object)); err != nil || r.undescribed != "" {
 		t.Errorf("describe() = %v, undescribed is %q", err, r.undescribed)
+	}
+}
+
+// TestTakeOverAsksTheTierLittle: a process that took many children over asks each of them who serves,
+// before it reads what providers say of those that stand as they were.
+func TestTakeOverAsksTheTierLittle(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(r *run, cluster *unstructured.Unstructured, layer *v1alpha1.Layer)
+		later  bool
+	}{
+		"InPlace": {"it stands", func(*run, *unstructured.Unstructured, *v1alpha1.Layer) {}, true},
+		"Provider": {"the provider's objects may say where the kubeconfig is", func(_ *run, cluster *unstructured.Unstructured, _ *v1alpha1.Layer) {
+			_ = unstructured.SetNestedField(cluster.Object, "AWSCluster", "spec", "infrastructureRef", "kind")
+		}, false},
+		"Few": {"nobody waits", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
+			r.Connections.Met(types.NamespacedName{Namespace: "fleet", Name: "other-0"})
+		}, false},
+		"Late":     {"it has waited for long", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.notes.began = start.Add(-adoptFirst) }, false},
+		"Failing":  {"a layer is not in place", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.child.Status.Layers[0].Ready = false }, false},
+		"NotReady": {"the child is not ready", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.child.Status.Conditions = nil }, false},
+		"Moved": {"the source moved on", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
+			r.child.Status.Layers[0].Revision = "main@sha1:0"
+		}, false},
+		"Leaving": {"a layer goes", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
+			r.child.Status.Layers = append(r.child.Status.Layers, v1alpha1.ChildLayer{Name: "old", Ready: true})
+		}, false},
+		"Met": {"it answered", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.notes.met = true }, false},
+		"Governed": {"a Rollout says which revision it has, and it has that", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
+			r.governing, r.child.Status.Layers[0].Revision = rollout.Governing{{}}, "main@sha1:0"
+			r.child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "waves", Brought: true}}
+		}, true},
+		"Pinned": {"a Rollout let it have what it may not have yet", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
+			r.governing, r.child.Status.Rollouts = rollout.Governing{{}}, []v1alpha1.ChildRollout{{Name: "waves"}}
+		}, false},
+		"Changed": {"its spec is another one", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.child.Generation++ }, false},
+		"Asked": {"a person waits for it", func(_ *run, _ *unstructured.Unstructured, layer *v1alpha1.Layer) {
+			layer.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked atomic.Int32
+			d := newDescribed(t, func(w http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				withoutProvider(w, r)
+			})
+			object, _ := d.children.Clusters.Get(client.ObjectKeyFromObject(&d.child))
+			object = object.DeepCopy()
+			_ = unstructured.SetNestedField(object.Object, "DockerCluster", "spec", "infrastructureRef", "kind")
+			layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: d.child.Namespace, Name: "app"}}
+			layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: "GitRepository", Name: "fleet"}
+			d.children.Snapshots.Put(layerSource(layer), &source.Snapshot{Revision: "main@sha1:1"})
+			for i := range mostUnmet + 1 {
+				d.children.Connections.Expect(types.NamespacedName{Namespace: "fleet", Name: fmt.Sprintf("other-%d", i)})
+			}
+			r := &run{Children: d.children, child: &d.child, notes: &notes{began: start.Time}, object: object}
+			tc.change(r, object, layer)
+			cluster := capibridge.FromObject(object)
+			r.later = r.mayWait(cluster, []*v1alpha1.Layer{layer})
+			if _, err := r.describe(t.Context(), cluster); err != nil {
+				t.Fatal(err)
+			}
+			if r.later != tc.later || (asked.Load() == 0) != tc.later {
+				t.Fatalf("%s: later is %t, and the tier was asked %d times", tc.reason, r.later, asked.Load())
+			}
+		})
 	}
 }
 

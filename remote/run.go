@@ -42,6 +42,8 @@ type run struct {
 	// undescribed is why it is not known what the layers would be rendered with, though the child has
 	// some; empty if it is known. Nothing new is pushed until then.
 	undescribed string
+	// later: the child is asked whether it answers, and looked at once all were asked.
+	later bool
 	// tenure is that of the child's shard, nil where the tier has no shards.
 	tenure *tenure.Tenure
 	// gone: the Child was deleted, or is another process's by now. asking: the run only started a probe; the next run
@@ -160,6 +162,7 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	if err := r.rememberSeeded(ctx, cluster.Paused, selected); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.later = r.mayWait(cluster, selected)
 	facts, err := r.describe(ctx, cluster)
 	if err != nil {
 		// What was known is not known to hold any more.

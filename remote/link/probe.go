@@ -62,6 +62,8 @@ type Request struct {
 	Urgent bool
 	// Lost: the child is on record as one that does not answer.
 	Lost bool
+	// Brief: it is enough to know whether the recorded cluster answers, and its agent.
+	Brief bool
 }
 
 // Result is what a probe found.
@@ -73,6 +75,8 @@ type Result struct {
 	// Identity and Version of the cluster that responded.
 	Identity, Version string
 	Agent             Agent
+	// Brief: nothing else is known than that the cluster of the identity answers.
+	Brief bool
 }
 
 // Agent is what is known of a child's agent. The report is only read when the heartbeat
@@ -109,6 +113,9 @@ func (l *Link) Ask(q Request) (a *Result, wait time.Duration) {
 		return nil, 0
 	}
 	a, l.result = l.result, nil
+	if a != nil && a.Err == nil && a.Brief && !q.Brief {
+		a = nil
+	}
 	if a != nil && now.Sub(a.At) < resultHolds && (a.Err != nil || l.source == q.Source) {
 		return a, l.notBefore.Sub(now)
 	}
@@ -185,6 +192,7 @@ func (l *Link) noteContact(q Request, a *Result) {
 
 func (l *Link) runProbe(ctx context.Context, q Request) *Result {
 	l.tried = q.Source
+	q.Brief = q.Brief && l.identity == ""
 	err := l.follow(ctx, q)
 	if err == nil {
 		err = l.reach(ctx, q)
@@ -204,10 +212,11 @@ func (l *Link) runProbe(ctx context.Context, q Request) *Result {
 			}
 		}
 	}
-	a := &Result{At: l.pool.now(), Identity: l.identity, Version: l.version, Agent: l.agent}
+	a := &Result{At: l.pool.now(), Identity: l.identity, Version: l.version, Agent: l.agent, Brief: q.Brief}
 	if err == nil {
-		l.succeeded()
-		l.watchAgent(q)
+		if l.succeeded(); !q.Brief {
+			l.watchAgent(q)
+		}
 		return a
 	}
 	var unread *UnreadError

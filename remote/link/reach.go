@@ -27,6 +27,13 @@ import (
 // there. The request reads the identity of the cluster if that is not known, and the
 // heartbeat of its agent otherwise.
 func (l *Link) reach(ctx context.Context, q Request) error {
+	if q.Brief {
+		err := l.verify(ctx)
+		if err == nil && q.Agent && l.identity == q.Recorded {
+			_, _, err = l.readHeartbeat(ctx)
+		}
+		return err
+	}
 	asked, err := l.identify(ctx)
 	if err != nil {
 		return err

@@ -135,3 +135,50 @@ func TestProbesAfterTakeOver(t *testing.T) {
 		}
 	})
 }
+
+// TestBriefProbe: where many others wait, a child is asked who it is and for its heartbeat, with the kubeconfig; all else
+// once there is time. Nothing that was learned so is taken for more.
+func TestBriefProbe(t *testing.T) {
+	f := newFar(t)
+	n := newNear(t, f)
+	n.q.Brief = true
+	a := n.good(t)
+	if !a.Brief || a.Identity != n.q.Recorded || a.Version != "" || a.Agent.Report != nil {
+		t.Errorf("the result is %+v", a)
+	}
+	expect(t, "a brief probe", f.asked(), "GET kube-system, GET cascade-heartbeat")
+	if heard, _ := n.pool.Heard(n.key); heard.IsZero() {
+		t.Error("the child was not heard of")
+	}
+	n.q.Brief = false
+	if a = n.good(t); a.Brief || a.Version == "" || a.Agent.Report == nil {
+		t.Errorf("the result is %+v", a)
+	}
+	if n.minted == nil {
+		t.Error("the parent has no token of its own")
+	}
+	expect(t, "a probe that follows", f.asked(), "GET version, POST token, GET cascade-heartbeat, GET cascade-report")
+	n.q.Brief = true
+	if a = n.good(t); a.Brief {
+		t.Error("what is known is not known any more")
+	}
+
+	late := newNear(t, f)
+	late.q.Brief = true
+	late.Ask(late.q)
+	<-late.woken
+	f.asked()
+	late.q.Brief = false // before the result is looked at
+	if a = late.good(t); a.Brief || a.Version == "" {
+		t.Errorf("a brief result is taken for more: %+v", a)
+	}
+	f.asked()
+
+	f.change(func(f *far) { f.uid = "another" })
+	other := newNear(t, f)
+	other.q.Brief, other.q.Recorded = true, "one"
+	if a = other.good(t); a.Identity != "another" {
+		t.Errorf("the identity is %s", a.Identity)
+	}
+	expect(t, "another cluster", f.asked(), "GET kube-system")
+}
