@@ -228,7 +228,8 @@ func TestReadTogether(t *testing.T) {
 		h := &slowHub{}
 		asks := func(key source.Key) (string, error) {
 			asked := r.asked()
-			return r.of(t.Context(), h, key, time.Now(), func(last reading) bool { return last.number > asked })
+			says := r.of(t.Context(), h, key, time.Now(), func(last reading) bool { return last.number > asked })
+			return says.revision, says.err
 		}
 		var hanging, all sync.WaitGroup
 		hanging.Go(func() {
@@ -254,8 +255,8 @@ func TestReadTogether(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := r.of(ctx, h, named("hangs"), time.Now(), func(reading) bool { return false }); ctx.Err() == nil || err == nil {
-			t.Errorf("a child waits longer than its push may take: %v", err)
+		if says := r.of(ctx, h, named("hangs"), time.Now(), func(reading) bool { return false }); ctx.Err() == nil || says.err == nil {
+			t.Errorf("a child waits longer than its push may take: %v", says.err)
 		}
 		hanging.Wait()
 	})

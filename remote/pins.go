@@ -386,6 +386,11 @@ func (s *seeding) declaredAhead(ctx context.Context, asked int) (plan.Declared, 
 	if s.unfetched(ctx, asked) {
 		return plan.Declared{Layer: s.key().String(), Ahead: true}, true
 	}
+	return s.atNewest(ctx)
+}
+
+// atNewest is what declaredAhead tells, by the newest revision that this process has fetched.
+func (s *seeding) atNewest(ctx context.Context) (plan.Declared, bool) {
 	if s.pin == nil || s.layer.Spec.SourceRef == nil || s.snapshot == nil {
 		return plan.Declared{}, false
 	}
@@ -416,7 +421,7 @@ func (s *seeding) movedAway(ctx context.Context) []inventory.Entry {
 	if newest == nil || newest.Revision == s.snapshot.Revision || s.contents.same(s.layer, s.snapshot, newest) {
 		return nil
 	}
-	next, ok := s.declaredAhead(ctx)
+	next, ok := s.atNewest(ctx)
 	if !ok || !next.Known {
 		return nil
 	}

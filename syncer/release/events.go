@@ -20,7 +20,7 @@ const (
 	metaOCIDigest  = "helm.toolkit.fluxcd.io/oci-digest"
 )
 
-func metadata(revision, token, appVersion, ociDigest string) map[string]string {
+func eventMetadata(revision, token, appVersion, ociDigest string) map[string]string {
 	m := map[string]string{}
 	for key, value := range map[string]string{metaRevision: revision, metaToken: token, metaAppVersion: appVersion, metaOCIDigest: ociDigest} {
 		if value != "" {
@@ -32,18 +32,18 @@ func metadata(revision, token, appVersion, ociDigest string) map[string]string {
 
 // about is the metadata of events about a revision.
 func about(s *v2.Snapshot) map[string]string {
-	return metadata(s.ChartVersion, s.ConfigDigest, s.AppVersion, s.OCIDigest)
+	return eventMetadata(s.ChartVersion, s.ConfigDigest, s.AppVersion, s.OCIDigest)
 }
 
 // attempt is the metadata of events about what was attempted.
 func (n *run) attempt() map[string]string {
-	return metadata(n.req.Chart.Version, n.obj.Status.LastAttemptedConfigDigest, n.req.Chart.AppVersion, n.obj.Status.LastAttemptedRevisionDigest)
+	return eventMetadata(n.req.Chart.Version, n.obj.Status.LastAttemptedConfigDigest, n.req.Chart.AppVersion, n.obj.Status.LastAttemptedRevisionDigest)
 }
 
 // token is the metadata of events about going back to a revision, which is part
 // of the attempt.
 func (n *run) token(to *v2.Snapshot) map[string]string {
-	return metadata(to.ChartVersion, n.obj.Status.LastAttemptedConfigDigest, to.AppVersion, to.OCIDigest)
+	return eventMetadata(to.ChartVersion, n.obj.Status.LastAttemptedConfigDigest, to.AppVersion, to.OCIDigest)
 }
 
 func (n *run) event(meta map[string]string, kind, reason, message string) {

@@ -33,7 +33,7 @@ const (
 	largeHeap = 64 << 20
 	// mostGarbage is the most that gathers while it works, unless gcCalm percent are more: what
 	// is in use is then so much that half of it again would be what a tier runs out of.
-	mostGarbage = 128 << 20
+	mostGarbage = 192 << 20
 	// gcCalm is the most for a heap that waits: half of a large one as garbage would be tens of
 	// megabytes.
 	gcCalm = 30
