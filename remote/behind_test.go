@@ -165,7 +165,7 @@ func TestDeclaredUnfetched(t *testing.T) {
 			reads := 0
 			s.Cluster = &apply.Cluster{Client: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-					if o.GetObjectKind().GroupVersionKind().Kind == "GitRepository" {
+					if o.GetObjectKind().GroupVersionKind().Kind == "GitRepository" && key.Name == "fleet" {
 						reads++
 					}
 					return c.Get(ctx, key, o, opts...)
