@@ -549,6 +549,17 @@ func TestSlowActionOfAnother(t *testing.T) {
 	})
 }
 
+// leaving is an API server during whose first answer the sender leaves.
+type leaving struct {
+	request.Writer
+	leave func()
+}
+
+func (l leaving) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	l.leave()
+	return l.Writer.Patch(ctx, o, p, opts...)
+}
+
 // TestActionEnds: a request for many objects of an API server that does not answer ends. A sender who does not wait ends nothing.
 func TestActionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -568,8 +579,10 @@ func TestActionEnds(t *testing.T) {
 			t.Errorf("%d objects are requested after the time for it, %v", n, err)
 		}
 		d.asked = nil
-		if err := d.act(gone, receiver, &verified{}); err != nil || len(d.requested()) != len(objects)-2 {
-			t.Errorf("a sender who is gone: %v", err)
+		leaves, cancel := context.WithCancel(t.Context())
+		d.Requests.Client = leaving{d, cancel}
+		if err := d.act(leaves, receiver, &verified{}); err != nil || len(d.requested()) != len(objects)-2 || leaves.Err() == nil {
+			t.Errorf("a sender who leaves: %v", err)
 		}
 		d.Requests.Client = stuck{d, "apps"}
 		begin := time.Now()
