@@ -584,7 +584,7 @@ func TestHostile(t *testing.T) {
 		"Quoted":  {reason: "brackets in strings are text", file: "a.json", data: []byte(`{"mac": "ENC[", "a": "\"` + strings.Repeat("[", 4<<10) + `"}`), want: "sops metadata not found"},
 		"Nodes":   {reason: "a node takes a hundred times the memory of its text, and the name of a file is that of its key", file: "a.yaml", data: []byte("mac: ENC[\na: [" + strings.Repeat("a,", render.MaxNodes) + "]\n"), want: "refused YAML"},
 		"Items":   {reason: "the same in JSON", file: "a.json", data: []byte(`{"mac": "ENC[", "a": [1` + strings.Repeat(",1", render.MaxNodes) + "]}"), want: "refused YAML"},
-		"Braces":  {reason: "in braces a text is a key and a value", file: "a.yaml", data: []byte("mac: ENC[\na: [" + strings.Repeat("{a,b},", render.MaxNodes/4) + "]\n"), want: "refused YAML"},
+		"Braces":  {reason: "in braces a text is a key and a value", file: "a.yaml", data: []byte("mac: ENC[\n---\na: {" + strings.Repeat("a,", render.MaxNodes*6/10) + "}\n"), want: "refused YAML"},
 		"Aliases": {reason: "SOPS copies what an alias stands for, in each document", file: "a.yaml", data: []byte("mac: ENC[\n" + strings.Repeat("---\n"+aliases, 60)), want: "refused YAML"},
 		"Pairs":   {reason: "a parser reports each pair of the same keys", file: "a.yaml", data: []byte("mac: ENC[\na: {" + strings.Repeat("a,", 1000) + "}\n"), want: "refused YAML"},
 		"Lines":   {reason: "a line is a value in dotenv", file: "a.env", data: []byte("sops_mac=ENC[\n" + strings.Repeat("a=\n", render.MaxNodes)), want: "refused YAML"},
