@@ -49,12 +49,22 @@ func limitMemory(memory int64) error {
 	if used > memory {
 		return fmt.Errorf("a worker begins with %d MiB, the limit is %d MiB", used>>20, memory>>20)
 	}
-	most := uint64(reserved + max(memory-used-spare(), 0)*instrumented) //nolint:gosec // neither is negative
-	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: most, Max: most}); err != nil {
-		return fmt.Errorf("cannot limit memory: %w", err)
+	more := max(memory-used-spare(), 0) * instrumented
+	// The kernel does not count in RLIMIT_DATA what takes the place of an address range that was reserved, as Go's heap
+	// grows: a single large allocation passes it, however large (mm/vma.c: the pages that a fixed mapping replaces are
+	// subtracted). It has to reserve the range before, and the size of the address space bounds that. Go reserves
+	// arenas that it does not fill.
+	size := statusBytes(status, "VmSize:")
+	for resource, most := range map[int]int64{unix.RLIMIT_DATA: reserved + more, unix.RLIMIT_AS: size + more + arenas*instrumented} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: uint64(most), Max: uint64(most)}); err != nil { //nolint:gosec // it is not negative
+			return fmt.Errorf("cannot limit memory: %w", err)
+		}
 	}
 	return nil
 }
+
+// arenas are what Go may reserve beyond what it uses: the heap grows by ranges of 64 MB, and keeps notes of each.
+const arenas = 96 << 20
 
 // spare is what the heap has from the kernel and does not use.
 func spare() int64 {

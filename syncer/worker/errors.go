@@ -81,7 +81,9 @@ func (l Limits) verdict(words string) error {
 		return &Exceeded{What: fmt.Sprintf("it goes deeper than a stack of %d MiB; look for something that contains itself", deepestStack>>20)}
 	// No room for a thread is no want of memory, unless the number says so: the pod may be at
 	// its limit of processes, which passes.
-	case has("out of memory", "cannot allocate memory", "failed to allocate", "errno=12)", "error code: 12", "errno: 12"):
+	case has("out of memory", "cannot allocate memory", "failed to allocate", "errno=12)", "error code: 12", "errno: 12",
+		// Go's runtime itself, which got no memory for its notes: what a task does wrong is a panic.
+		"SIGSEGV: segmentation violation"):
 		return exceedsMemory(l)
 	}
 	return nil

@@ -82,6 +82,14 @@ var testTasks = Tasks{
 			s += s
 		}
 	},
+	"huge": func([]byte, Ask) ([]byte, error) {
+		small := bytes.Repeat([]byte("x"), 30<<20)
+		all := make([]byte, 500<<20)
+		for i := 0; i < len(all); i += os.Getpagesize() {
+			all[i] = small[i%len(small)]
+		}
+		return all[:1], nil
+	},
 	"loop": func([]byte, Ask) ([]byte, error) {
 		for i := 0; ; i++ {
 			if i < 0 {

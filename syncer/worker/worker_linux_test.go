@@ -136,6 +136,7 @@ func TestVerdict(t *testing.T) {
 			"runtime: failed to create new OS thread (have 12 already; errno=11)\nruntime: may need to increase max user processes (ulimit -u)\nfatal error: newosproc\n", ""},
 		"thread": {"there is no memory for a thread", "runtime: failed to create new OS thread (have 12 already; errno=12)\nfatal error: newosproc\n", "MiB of memory"},
 		"heap":   {"there is no memory", "fatal error: runtime: out of memory\n", "MiB of memory"},
+		"broken": {"there is no memory for what the runtime notes of a piece", "SIGSEGV: segmentation violation\nPC=0x42f1dd m=3 sigcode=1 addr=0x0\n", "MiB of memory"},
 		"stack":  {"it goes too deep", "runtime: goroutine stack exceeds 1000000000-byte limit\n", "deeper than a stack"},
 		"time":   {"it used up its time", "SIGXCPU: cpu time limit exceeded\n", "of a processor"},
 		"killed": {"nobody knows why", "", ""},
@@ -170,6 +171,19 @@ func TestExceeded(t *testing.T) {
 				t.Errorf("a good job after it: %q, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestHugePiece: no worker gets hundreds of megabytes in one piece, which the kernel does not count in
+// RLIMIT_DATA where an address range was reserved for them. It went well each second time.
+func TestHugePiece(t *testing.T) {
+	p := newTestPool(t, Options{})
+	for i := range 8 {
+		_, err := p.Run(t.Context(), Job{Owner: "a", Task: "huge", Request: []byte{byte(i)}})
+		var exceeded *Exceeded
+		if !errors.As(err, &exceeded) || !strings.Contains(err.Error(), "more than 96 MiB of memory") {
+			t.Errorf("a piece of 500 MiB: %v", err)
+		}
 	}
 }
 
