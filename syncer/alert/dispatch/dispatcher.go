@@ -359,25 +359,26 @@ func (s *sending) tell(e *alert.Event) {
 			s.metrics.add("unknown", resultDropped, s.late.add(namespace, t))
 			continue
 		}
-		begin := s.o.Now()
-		s.tellBy(rule, t)
-		if s.late.spend(namespace, s.o.Now().Sub(begin)) {
+		if s.late.spend(namespace, s.tellBy(rule, t)) {
 			s.metrics.add("unknown", resultDropped, s.late.add(namespace, t))
 			s.late.by[namespace].passed(t, s.known[:i+1])
 		}
 	}
 }
 
-// tellBy hands an event to the Provider of an Alert that it concerns, if the Alert wants it.
-func (s *sending) tellBy(rule *alert.Rule, t *telling) {
+// tellBy hands an event to the Provider of an Alert that it concerns, if the Alert wants it. It returns
+// what its expressions took: all else is the same for every event, and a thousand that come at once are told together.
+func (s *sending) tellBy(rule *alert.Rule, t *telling) (matching time.Duration) {
 	e, now := t.Event, s.o.Now()
-	if !rule.Wants(e, s.o.NoCrossNamespaceRefs) {
+	wants := rule.Wants(e, s.o.NoCrossNamespaceRefs)
+	matching = s.o.Now().Sub(now)
+	if !wants {
 		// Who is told errors alone is told of none that is over.
 		if alert.StateOf(&e.Event) == alert.Well {
 			m, _ := alert.MessageOf(rule.Alert, e)
 			s.takeBack(&m)
 		}
-		return
+		return matching
 	}
 	m, conflicts := alert.MessageOf(rule.Alert, e)
 	if len(conflicts) > 0 && s.states.change(rule.Alert.UID, ReasonConflict, strings.Join(conflicts, ",")) {
@@ -386,7 +387,7 @@ func (s *sending) tellBy(rule *alert.Rule, t *telling) {
 	}
 	provider := s.provider(s.life, rule.Alert, &m)
 	if provider == nil {
-		return
+		return matching
 	}
 	status, before := payload.IsStatus(provider.Spec.Type), t.toldBefore
 	if status {
@@ -418,6 +419,7 @@ func (s *sending) tellBy(rule *alert.Rule, t *telling) {
 	default:
 		s.enqueue(m)
 	}
+	return matching
 }
 
 // over reports whether a message closes an incident at a type of Provider.
