@@ -437,7 +437,8 @@ func (s *alerts) channelUsername(t *testing.T) {
 	}
 }
 
-// certSecretRef: a server of an unknown authority gets nothing, until the Secret has it.
+// certSecretRef: a server of an unknown authority gets nothing, until the Secret has it. What could not be
+// told till then is told, as controllers say it once.
 func (s *alerts) certSecretRef(t *testing.T) {
 	r, in := s.row(t), &inbound{}
 	in.Server = httptest.NewTLSServer(in.handle(nil))
@@ -445,12 +446,13 @@ func (s *alerts) certSecretRef(t *testing.T) {
 	s.Apply(t, provider(r, "to", "generic", "address: "+in.URL)+alert(r, "to", ""))
 	breaks(t, r, "one")
 	told(t, r, "Provider", "to", "CertificateRefused")
+	in.never(t, "missing-one")
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: in.Certificate().Raw}))
 	s.Apply(t, secret(r, "ca", map[string]string{"ca.crt": ca}))
 	s.Apply(t, provider(r, "to", "generic", "address: "+in.URL+"\ncertSecretRef: {name: ca}"))
 	breaks(t, r, "two")
 	in.gets(t, "missing-two")
-	in.never(t, "missing-one")
+	in.gets(t, "missing-one")
 	told(t, r, "Provider", "to", "ProviderRecovered")
 }
 
