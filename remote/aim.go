@@ -16,6 +16,8 @@ type aims struct {
 	newest string
 	// movers are the Rollouts of the namespace that move the layer, for whichever clusters.
 	movers []v1alpha1.Rollout
+	// adrift reports whether a child has been driven by nobody for long; nil says of none.
+	adrift func(*v1alpha1.Child) bool
 }
 
 // aim is what one child is to have.
@@ -30,11 +32,13 @@ type aim struct {
 	// it may have.
 	waits  bool
 	pinned string
+	// adrift: nobody drives the child, so that it gets nothing, and what its status says is old.
+	adrift bool
 }
 
 // aimsOf finds out what the children of a layer are to have.
 func (r *Layers) aimsOf(ctx context.Context, layer *v1alpha1.Layer) (aims, error) {
-	a := aims{layer: layer.Name, newest: r.revisionOf(ctx, layer)}
+	a := aims{layer: layer.Name, newest: r.revisionOf(ctx, layer), adrift: r.adrift}
 	all, err := r.rollouts.list(ctx, r.Client, layer.Namespace)
 	if err != nil {
 		return a, err

@@ -50,6 +50,8 @@ type Layers struct {
 	// rollouts is nil in a tier without any.
 	rollouts *rolloutKind
 	clusters *clusters.Watch
+	// unserved is since when a child is driven by nobody, zero if somebody drives it; nil where there are no shards.
+	unserved func(child types.NamespacedName) time.Time
 	// numbers were written when.
 	numbers numbers
 

@@ -50,6 +50,9 @@ func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, is aim) (standing,
 	elsewhere := managedElsewhere(child)
 	if elsewhere != nil {
 		why.Reason, why.Message = v1alpha1.ReasonManagedElsewhere, elsewhere.Message
+	} else if is.adrift {
+		why.Reason, why.Message = v1alpha1.ReasonStale, "no replica of this tier drives its shard: cascade check says why"
+		return isUnreachable, why
 	}
 	at := slices.IndexFunc(child.Status.Layers, func(e v1alpha1.ChildLayer) bool { return e.Name == layer.Name })
 	if at < 0 {
@@ -138,6 +141,7 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 		}
 		counts.Total++
 		is := aims.of(child)
+		is.adrift = aims.adrift != nil && aims.adrift(child)
 		at, why := standingOf(layer, child, is)
 		if layer.Spec.Suspend {
 			counts.Suspended++

@@ -10,15 +10,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/report"
 )
 
-// unservedPause is between two looks for children that nobody drives.
-const unservedPause = 10 * time.Second
+const (
+	// unservedPause is between two looks for children that nobody drives.
+	unservedPause = 10 * time.Second
+	// adriftAfter is how long nobody drives a child before its layers are not in place by what it said. When a
+	// replica is gone, another one has its shards some seconds after that is seen.
+	adriftAfter = 30 * time.Second
+)
 
 // unserved has Children say that they are not heard of while no replica drives their shard: nobody else would, and
 // what was known of them before would stand. Who has the shard next takes that back. Only the leader does this.
@@ -72,4 +79,64 @@ func (u unserved) look(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// adrift reports whether a child has been driven by nobody for long.
+func (r *Layers) adrift(child *v1alpha1.Child) bool {
+	if r.unserved == nil {
+		return false
+	}
+	since := r.unserved(client.ObjectKeyFromObject(child))
+	return !since.IsZero() && r.Now().Sub(since) >= adriftAfter
+}
+
+// onAdrift has the layers of children counted that come to be driven by nobody, and that are driven again: no event
+// of theirs tells.
+func (r *Layers) onAdrift(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if r.unserved == nil {
+		return nil
+	}
+	go func() {
+		ticks := time.NewTicker(unservedPause)
+		defer ticks.Stop()
+		var known map[types.NamespacedName]bool
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticks.C:
+			}
+			known = r.recount(ctx, known, queue.Add)
+		}
+	}()
+	return nil
+}
+
+// recount adds the layers of namespaces in which other children than those before are adrift, and returns which are.
+func (r *Layers) recount(ctx context.Context, before map[types.NamespacedName]bool, add func(reconcile.Request)) map[types.NamespacedName]bool {
+	if !r.Part.leads() {
+		return nil
+	}
+	list := &v1alpha1.ChildList{}
+	if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "cannot list Children to tell which of them nobody drives")
+		return before
+	}
+	now, changed := map[types.NamespacedName]bool{}, map[string]client.Object{}
+	for i := range list.Items {
+		child := &list.Items[i]
+		key := client.ObjectKeyFromObject(child)
+		if r.adrift(child) {
+			now[key] = true
+		}
+		if now[key] != before[key] {
+			changed[child.Namespace] = child
+		}
+	}
+	for _, child := range changed {
+		for _, request := range r.inNamespace(ctx, child) {
+			add(request)
+		}
+	}
+	return now
 }

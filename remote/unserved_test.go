@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/report"
@@ -63,5 +66,55 @@ func TestUnserved(t *testing.T) {
 				t.Errorf("%s: its row is ready: %t", tc.reason, row.Ready)
 			}
 		})
+	}
+}
+
+// TestAdrift: a layer is not in place on a child that no replica drives, whatever that said last, and its request does
+// not wait for it.
+func TestAdrift(t *testing.T) {
+	s := standWith(t, 2, interceptor.Funcs{})
+	var since time.Time
+	s.layers.unserved = func(child types.NamespacedName) time.Time {
+		if child.Name == "c01" {
+			return since
+		}
+		return time.Time{}
+	}
+	var known map[types.NamespacedName]bool
+	for _, step := range []struct {
+		reason string
+		// pass is how long nothing happens before, and nobody whether the child is driven by nobody from then on.
+		pass   time.Duration
+		nobody bool
+		// lost is how many are counted as out of reach, and told whether the layer is counted anew for that.
+		lost int32
+		told bool
+	}{
+		{"all are driven", 0, false, 0, false},
+		{"a replica is gone, and another one is about to have its shards", time.Minute, true, 0, false},
+		{"none has them", adriftAfter, true, 1, true},
+		{"still none", time.Minute, true, 1, false},
+		{"one has them", time.Second, false, 0, true},
+	} {
+		s.now = s.now.Add(step.pass)
+		switch {
+		case !step.nobody:
+			since = time.Time{}
+		case since.IsZero():
+			since = s.now
+		}
+		var told []reconcile.Request
+		known = s.layers.recount(t.Context(), known, func(r reconcile.Request) { told = append(told, r) })
+		if got := slices.Contains(told, reconcile.Request{NamespacedName: removed}); got != step.told {
+			t.Errorf("%s: the layer is counted anew: %t", step.reason, got)
+		}
+		layer := s.reconcile(t)
+		ready := meta.FindStatusCondition(layer.Status.Conditions, v1alpha1.ReadyCondition)
+		if counts := layer.Status.Children; counts.Unreachable != step.lost || counts.Current != 2-step.lost || (ready.Status == metav1.ConditionTrue) != (step.lost == 0) {
+			t.Errorf("%s: it counts %+v, and is %s: %s", step.reason, counts, ready.Status, ready.Message)
+		}
+		if f := layer.Status.Failing; step.lost > 0 && (len(f) != 1 || f[0].Name != "c01" || f[0].Reason != v1alpha1.ReasonStale) {
+			t.Errorf("%s: it names %+v", step.reason, f)
+		}
 	}
 }

@@ -60,6 +60,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		tenures.OnChange(func(ctx context.Context, has func(types.NamespacedName) bool) error {
 			return children.begin(ctx, func(key types.NamespacedName) { children.Connections.Wake(key, false) }, has)
 		}, children.end)
+		layers.unserved = tenures.Unserved
 		if err := mgr.Add(unserved{children, tenures.Unserved}); err != nil {
 			return err
 		}
@@ -97,6 +98,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		For(&v1alpha1.Layer{}, builder.WithPredicates(relevant())).
 		Watches(&v1alpha1.Child{}, handler.EnqueueRequestsFromMapFunc(layers.inNamespace)).
 		WatchesRawSource(ctrlsource.Func(layers.onElected)).
+		WatchesRawSource(ctrlsource.Func(layers.onAdrift)).
 		WithOptions(everywhere).
 		Build(stalls.Guard("Layer", func() client.Object { return &v1alpha1.Layer{} }, layers))
 	if err != nil {
