@@ -14,10 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -51,6 +53,10 @@ type profiles struct {
 	watching controller.Controller
 	// complained are the children whose name has a profile of somebody else.
 	complained sync.Map
+
+	mu sync.Mutex
+	// queue is nil before the kind is watched.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
 var _ manager.LeaderElectionRunnable = &profiles{}
@@ -90,6 +96,10 @@ func (p *profiles) Start(ctx context.Context) error {
 	if err := p.watching.Watch(ctrlsource.Kind(p.cache, profile.Empty("", ""), toChild)); err != nil {
 		return fmt.Errorf("cannot watch ClusterProfiles: %w", err)
 	}
+	// Before the Children are listed: a shard that is gained meanwhile is not to be missed.
+	if err := p.watching.Watch(ctrlsource.Func(p.onWake)); err != nil {
+		return fmt.Errorf("cannot have ClusterProfiles compared: %w", err)
+	}
 	ofChild := handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, c *v1alpha1.Child) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(c)}}
 	})
@@ -97,6 +107,27 @@ func (p *profiles) Start(ctx context.Context) error {
 		return fmt.Errorf("cannot watch Children for their ClusterProfiles: %w", err)
 	}
 	return nil
+}
+
+func (p *profiles) onWake(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = queue
+	return nil
+}
+
+// wake has the profile of a Child compared, behind those with an event. Without the kind there is none, and
+// all are compared when it comes.
+func (p *profiles) wake(key types.NamespacedName) {
+	p.mu.Lock()
+	queue := p.queue
+	p.mu.Unlock()
+	request := reconcile.Request{NamespacedName: key}
+	if byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: new(periodic)}, request)
+	} else if queue != nil {
+		queue.Add(request)
+	}
 }
 
 // Reconcile keeps the profile of one Child.

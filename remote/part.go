@@ -109,6 +109,15 @@ func (p *push) stillOurs(ctx context.Context, rec *record.Record) error {
 	return nil
 }
 
+// gained has what this process keeps for the children of a shard looked at, which is its own from now on: their
+// profiles may be as another replica left them in the midst of a commit.
+func (r *Children) gained(ctx context.Context, inventory *profiles, has func(types.NamespacedName) bool) error {
+	return r.begin(ctx, func(key types.NamespacedName) {
+		r.Connections.Wake(key, false)
+		inventory.wake(key)
+	}, has)
+}
+
 // begin makes this process drive the children of a shard that it has from now on: each is
 // looked at once, behind those with an event.
 func (r *Children) begin(ctx context.Context, add func(types.NamespacedName), has func(types.NamespacedName) bool) error {

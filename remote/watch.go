@@ -53,12 +53,13 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	layers.accounts, layers.rollouts, layers.clusters = children.Accounts, children.rollouts, children.Clusters
 	rollouts.accounts, rollouts.rollouts, rollouts.contents = children.Accounts, children.rollouts, &children.contents
 	rollouts.templates, rollouts.workers = &children.templates, children.Workers
+	inventory := &profiles{client: mgr.GetClient(), cache: mgr.GetCache(), mapper: mgr.GetRESTMapper(), part: children.Part, events: children.Events}
 	everywhere := controller.Options{}
 	if tenures := children.Part.Tenures; tenures != nil {
 		// Each replica drives the children of its own shards, whoever leads the tier.
 		everywhere.NeedLeaderElection = new(false)
 		tenures.OnChange(func(ctx context.Context, has func(types.NamespacedName) bool) error {
-			return children.begin(ctx, func(key types.NamespacedName) { children.Connections.Wake(key, false) }, has)
+			return children.gained(ctx, inventory, has)
 		}, children.end)
 		layers.unserved = tenures.Unserved
 		if err := mgr.Add(unserved{children, tenures.Unserved}); err != nil {
@@ -121,7 +122,6 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	if err := (namespaces{children}).setUp(mgr); err != nil {
 		return err
 	}
-	inventory := &profiles{client: mgr.GetClient(), cache: mgr.GetCache(), mapper: mgr.GetRESTMapper(), part: children.Part, events: children.Events}
 	if err := inventory.setUp(mgr, stalls, everywhere); err != nil {
 		return err
 	}
