@@ -216,6 +216,8 @@ type layerNotes struct {
 	// left is what the last complete push left, and awaiting since when that waits for the Kustomization that declares the layer.
 	left     []inventory.Entry
 	awaiting inventory.Waits
+	// unsure is since when it waits for a layer of which nobody knows whom that selects.
+	unsure inventory.Waits
 	// deleting is about deletes that have begun and are not confirmed.
 	deleting deleting
 	// migration that the last rendering of providers took.

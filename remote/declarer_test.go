@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,6 +74,62 @@ func TestSplitLayer(t *testing.T) {
 			got, err := plan.Claims(declared, "fleet/a")(t.Context(), moved, inventory.Entry{})
 			if err != nil || got.Owner != tc.want.Owner || got.Kind != tc.want.Kind {
 				t.Errorf("%s: the claim is %+v, want %+v (%v)", tc.reason, got, tc.want, err)
+			}
+		})
+	}
+}
+
+// TestUnusableSelector: while the selector of another layer cannot be used, what a layer drops stays for that one, which may be
+// for the child, as long as for any other owner that may declare it.
+func TestUnusableSelector(t *testing.T) {
+	dropped := inventory.Entry{Namespace: "x", Name: "dropped", Kind: "Service", Version: "v1"}
+	another := inventory.Entry{Namespace: "x", Name: "another", Kind: "Service", Version: "v1"}
+	lost := layerOn("lost")
+	lost.Spec.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "in", Values: []string{"tenant"}}}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(p *push)
+		// after are those of the objects that stay once the wait is over.
+		after []inventory.Entry
+	}{
+		"Lost": {"the child has nothing of it", func(*push) {}, []inventory.Entry{another}},
+		"Has":  {"the child has it: it is one of its layers", func(p *push) { p.entry("lost").Digest = "sha256:1" }, []inventory.Entry{dropped, another}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, now := bringing(t, newPaced(time.Minute)), start.Time
+			c := fake.NewClientBuilder().WithScheme(removalScheme(t)).WithObjects(s.child.DeepCopy(), lost.DeepCopy()).Build()
+			s.Cluster, s.layers = &apply.Cluster{Client: c}, nil
+			tc.change(s.push)
+			stay := func(left ...inventory.Entry) (stay []inventory.Entry) {
+				t.Helper()
+				declared, err := s.declared(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				claims := s.notes.claims(declared, s.key().String(), left, now)
+				for _, e := range left {
+					if claim, err := claims(t.Context(), e, inventory.Entry{}); err != nil || claim.Owner == "Layer/fleet/lost" {
+						stay = append(stay, e)
+					}
+				}
+				return stay
+			}
+			if got := stay(dropped); len(got) != 1 {
+				t.Errorf("%s: at first %v stays", tc.reason, got)
+			}
+			now = now.Add(inventory.HandOverBound - time.Second)
+			if got := stay(dropped, another); len(got) != 2 {
+				t.Errorf("%s: before the wait is over %v stay", tc.reason, got)
+			}
+			now = now.Add(time.Second)
+			if got := stay(dropped, another); !slices.Equal(got, tc.after) {
+				t.Errorf("%s: then %v stay, want %v", tc.reason, got, tc.after)
+			}
+			if err := c.Delete(t.Context(), lost.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			if got := stay(dropped, another); len(got) > 0 || s.notes.unsure != nil {
+				t.Errorf("%s: without the layer %v stay", tc.reason, got)
 			}
 		})
 	}

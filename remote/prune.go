@@ -73,7 +73,7 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		Target:    s.child.Status.Identity.KubeSystemUID,
 		Approved:  s.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: undecided(entry),
-		Claimed:   s.awaiting.claims(plan.Claims(declared, s.key().String())),
+		Claimed:   s.awaiting.claims(s.notes.claims(declared, s.key().String(), s.notes.left, s.Now())),
 	})
 	noteHeld(entry, res.Plan)
 	rec.Inventory = res.Inventory
@@ -87,6 +87,25 @@ func (s *seeding) prune(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 		return reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}
 	return s.pruned(entry, res)
+}
+
+// claims are those of other layers. For one of which nobody knows whether it is for the child, what is left waits as long
+// as for any other owner that may declare it.
+func (n *layerNotes) claims(declared []plan.Declared, except string, left []inventory.Entry, now time.Time) apply.Claims {
+	claims := plan.Claims(declared, except)
+	if !slices.ContainsFunc(declared, func(d plan.Declared) bool { return d.Unsure }) {
+		n.unsure = nil
+		return claims
+	}
+	n.unsure = n.unsure.Still(left, now)
+	waits := n.unsure
+	return func(ctx context.Context, e, other inventory.Entry) (apply.Claim, error) {
+		claim, err := claims(ctx, e, other)
+		if claim.Unsure && waits.Overdue(e, now) {
+			claim = apply.Claim{}
+		}
+		return claim, err
+	}
 }
 
 // leaves notes whether a layer that was applied completely has something to delete. That is
@@ -201,8 +220,12 @@ func heldBack(entry *v1alpha1.ChildLayer, res apply.Result, named string) error 
 				held.HandOver = &v1alpha1.HandOver{Hash: res.HandOver.Hash, Since: res.HandOver.Since} // nobody counts from it
 			}
 		})
-		return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf("%s stay for %s, which may declare them and has not applied them yet: let it be applied, or remove it there too",
-			inventory.Names(res.Plan.HandOver), res.Plan.NewOwner))
+		why := "which may declare them and has not applied them yet: let it be applied, or remove it there too"
+		if res.Plan.Unsure {
+			why = fmt.Sprintf("whose clusterSelector cannot be used, so that it may declare them for this cluster: correct it; after %d minutes they are deleted all the same, but never what is protected",
+				int(inventory.HandOverBound.Minutes()))
+		}
+		return reason.Because(v1alpha1.ReasonHandOverPending, fmt.Errorf("%s stay for %s, %s", inventory.Names(res.Plan.HandOver), res.Plan.NewOwner, why))
 	}
 	return nil
 }

@@ -377,7 +377,7 @@ func (p *push) declared(ctx context.Context) ([]plan.Declared, error) {
 		same := func(s *seeding) bool { return s.layer.UID == layer.UID && s.layer.Generation == layer.Generation }
 		selects, err := Selects(layer, p.labels)
 		if layer.DeletionTimestamp.IsZero() && (selects || err != nil) && !slices.ContainsFunc(p.layers, same) {
-			all = append(all, plan.Declared{Layer: client.ObjectKeyFromObject(layer).String()})
+			all = append(all, plan.Declared{Layer: client.ObjectKeyFromObject(layer).String(), Unsure: err != nil && entryOf(p.child, layer.Name) == nil})
 		}
 	}
 	for _, s := range p.layers {

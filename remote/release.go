@@ -134,7 +134,7 @@ func (p *push) remove(ctx context.Context, rec *record.Record, entry *v1alpha1.C
 	res, err := apply.New(cluster, ownerOf(rec.Layer.Namespace, rec.Layer.Name), nil, p.Now).Remove(ctx, rec.Inventory, apply.Options{
 		Target: p.child.Status.Identity.KubeSystemUID, LowerTier: true, Approved: p.child.Annotations[v1alpha1.ApprovePruneAnnotation],
 		Undecided: undecided(entry),
-		Claimed:   plan.Claims(declared, rec.Layer.String()),
+		Claimed:   p.notes.of(rec.Layer.Name).claims(declared, rec.Layer.String(), rec.Inventory, p.Now()),
 	})
 	noteHeld(entry, res.Plan)
 	if !inventory.Equal(rec.Inventory, res.Inventory) {

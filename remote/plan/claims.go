@@ -14,6 +14,8 @@ type Declared struct {
 	// Known: it is known what the layer declares. A layer that cannot be rendered may
 	// declare anything.
 	Known bool
+	// Unsure: nobody knows whether the layer is for the child at all, which has nothing of it.
+	Unsure bool
 	// Ahead: it is what a layer will declare at the newest revision, while a Rollout holds it at
 	// an older one, or this replica has not fetched that. To the layer itself that is nothing: it
 	// goes by what it is rendered from.
@@ -26,15 +28,19 @@ type Declared struct {
 
 // Claims tells, for the layer named except, how the other layers of the child answer for
 // an object. A layer that declares the object and has not applied it yet keeps the object
-// for itself, without a bound: nobody meant to delete it in between.
+// for itself, without a bound: nobody meant to delete it in between. One that may not be for the child
+// is told from these.
 func Claims(layers []Declared, except string) apply.Claims {
 	type of struct{ namespace, name, group, kind string }
 	key := func(e inventory.Entry) of { return of{e.Namespace, e.Name, e.Group, e.Kind} }
 	recorded, declared := map[of]string{}, map[of]string{}
-	unknown := ""
+	unknown, unsure := "", ""
 	for _, l := range layers {
 		switch {
 		case l.Layer == except && (l.Known || l.Ahead):
+			continue
+		case l.Unsure:
+			unsure = l.Layer
 			continue
 		case !l.Known:
 			// It may be the one that asks itself, in the form that it has by now.
@@ -61,6 +67,8 @@ func Claims(layers []Declared, except string) apply.Claims {
 			return apply.Claim{Owner: "Layer/" + declared[at], Kind: apply.Declared}, nil
 		case unknown != "":
 			return apply.Claim{Owner: "Layer/" + unknown, Kind: apply.Declared}, nil
+		case unsure != "":
+			return apply.Claim{Owner: "Layer/" + unsure, Kind: apply.Declared, Unsure: true}, nil
 		}
 		return apply.Claim{}, nil
 	}

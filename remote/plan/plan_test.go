@@ -166,6 +166,9 @@ func TestClaims(t *testing.T) {
 		"Changed":      {"the layer itself has another spec by now", with(Declared{Layer: "fleet/a"}), entry("n", "gone"), apply.Claim{Owner: "Layer/fleet/a", Kind: apply.Declared}},
 		"Ahead":        {"the newest revision of the layer itself, which its Rollout holds back, does not build", with(Declared{Layer: "fleet/a", Ahead: true}), entry("n", "gone"), apply.Claim{}},
 		"AheadOther":   {"the newest revision of another layer does not build", with(Declared{Layer: "fleet/b", Ahead: true}), entry("n", "gone"), apply.Claim{Owner: "Layer/fleet/b", Kind: apply.Declared}},
+		"Unsure":       {"nobody knows whether a layer is for the child", with(Declared{Layer: "fleet/e", Unsure: true}), entry("n", "gone"), apply.Claim{Owner: "Layer/fleet/e", Kind: apply.Declared, Unsure: true}},
+		"UnsureMoved":  {"nor is that asked of what another layer has", with(Declared{Layer: "fleet/e", Unsure: true}), entry("n", "moved"), apply.Claim{Owner: "Layer/fleet/b", Kind: apply.Recorded}},
+		"UnsureBeside": {"one that is for the child goes before", append(unknown[:len(unknown):len(unknown)], Declared{Layer: "fleet/e", Unsure: true}), entry("n", "gone"), apply.Claim{Owner: "Layer/fleet/d", Kind: apply.Declared}},
 		"UnknownMoved": {"what is known goes before what is not", unknown, entry("n", "moved"), apply.Claim{Owner: "Layer/fleet/b", Kind: apply.Recorded}},
 	} {
 		t.Run(name, func(t *testing.T) {
