@@ -393,6 +393,46 @@ func TestDeletesLinger(t *testing.T) {
 	}
 }
 
+// TestDeletesLingerAfterRestart: a layer that was ready, though something does not go, is so after a restart; one that waits for
+// that has waited since before.
+func TestDeletesLingerAfterRestart(t *testing.T) {
+	pvc := inventory.Entry{Namespace: "x", Name: "data", Kind: "PersistentVolumeClaim", Version: "v1"}
+	stuck := apply.Result{Plan: inventory.Plan{Waiting: []inventory.Entry{pvc}, Keep: []inventory.Entry{pvc}}}
+	for name, tc := range map[string]struct {
+		reason string
+		ready  bool
+		why    string
+		digest string
+		since  time.Duration
+		waits  bool
+	}{
+		"Lingers":   {"it was ready without that", true, v1alpha1.ReasonSucceeded, "sha256:1", 0, false},
+		"LongSince": {"and has been for a day", true, v1alpha1.ReasonSucceeded, "sha256:1", 24 * time.Hour, false},
+		"Waited":    {"it had waited for it", false, v1alpha1.ReasonProgressing, "sha256:1", 6 * time.Minute, false},
+		"Waits":     {"it began to wait for it a moment ago", false, v1alpha1.ReasonProgressing, "sha256:1", time.Minute, true},
+		"Other":     {"it was not ready for something else", false, v1alpha1.ReasonPruneFailed, "sha256:1", time.Hour, true},
+		"Untold":    {"it was ready with what is declared no more", true, v1alpha1.ReasonSucceeded, "sha256:0", time.Hour, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := bringing(t, newPaced(45*time.Second))
+			s.layer.Spec.Timeout.Duration = 5 * time.Minute
+			s.notes.looked = false
+			state := record.State{Revision: "r1", Digest: "sha256:1"}
+			entry := &v1alpha1.ChildLayer{Name: "base", Ready: tc.ready, Reason: tc.why, Digest: tc.digest, Since: later(-tc.since)}
+			if err := s.look(t.Context(), &record.Record{Layer: s.key(), Attempted: state, Applied: state, Inventory: []inventory.Entry{pvc}}, entry); err != nil {
+				t.Fatal(err)
+			}
+			if !s.leftover {
+				t.Fatal("nothing is left to delete")
+			}
+			err := s.pruned(entry, stuck)
+			if (reason.Of(err) == v1alpha1.ReasonProgressing) != tc.waits || (s.notes.lingers() == "") != tc.waits {
+				t.Errorf("%s: %v, and it says %q", tc.reason, err, s.notes.lingers())
+			}
+		})
+	}
+}
+
 // TestAttempted: what was refused is tried again after a while that grows, and what makes
 // progress after the first one.
 func TestAttempted(t *testing.T) {

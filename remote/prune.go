@@ -179,6 +179,21 @@ func (s *seeding) stillDeleting(rest []inventory.Entry) error {
 	return nil
 }
 
+// deletesBegan has deletes that a process before this one began go on as its status has them: a layer that was ready
+// all the same is not to wait for them once more.
+func (s *seeding) deletesBegan(entry *v1alpha1.ChildLayer) {
+	d := deleting{left: inventory.Identify(s.notes.left), since: entry.Since.Time}
+	switch {
+	case !s.leftover:
+		return
+	case entry.Ready:
+		d.since = d.since.Add(-s.layer.Spec.Timeout.Duration - time.Second)
+	case entry.Reason != v1alpha1.ReasonProgressing:
+		return
+	}
+	s.notes.deleting = d
+}
+
 // underWay are the objects of a prune that are deleted soon. What another owner has, and what
 // is a part of a Cluster that stays, may stay for good.
 func underWay(res apply.Result) []inventory.Entry {

@@ -384,6 +384,7 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 		return err
 	}
 	ready := entry.Ready || unsent(entry.Reason)
+	told := entry.Digest == rec.Applied.Digest // else the process before ended before it could say how this is
 	if rec.Exists() || rec.Applied.Digest != "" {
 		noteRecord(entry, rec)
 	}
@@ -393,6 +394,9 @@ func (s *seeding) look(ctx context.Context, rec *record.Record, entry *v1alpha1.
 	if rec.InPlace(s.rendered.digest) {
 		entry.DeletionPolicy = s.layer.Spec.DeletionPolicy
 		s.leaves(rec, entry)
+		if told {
+			s.deletesBegan(entry)
+		}
 		if ready {
 			s.looked()
 		}
