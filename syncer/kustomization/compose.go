@@ -80,12 +80,11 @@ func (r *Reconciler) pins(ctx context.Context, run *run) *end {
 	case err != nil:
 		return &end{err: err}
 	}
-	key := sourceKey(run.Obj)
-	var also []string
-	if run.governed != nil && r.Sources.Snapshots.At(key, run.snapshot.Revision) != nil {
-		also = []string{run.known.newest(key, run.inputs.Key()), run.snapshot.Revision} // of which one may stand in for what comes
+	last := run.known.newest(sourceKey(run.Obj), run.inputs.Key())
+	if isUnbuilt(run.Obj) { // else what a process before this one built is not fetched for nothing
+		last = run.builtLast()
 	}
-	r.Sources.Snapshots.Retain(holderOf(run.name()), run.governed.needs(key, also...)...)
+	r.retains(run, last)
 	if run.governed == nil {
 		run.known.ungoverned()
 		return nil

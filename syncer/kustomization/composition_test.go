@@ -330,6 +330,84 @@ func TestStandIn(t *testing.T) {
 	}
 }
 
+// TestStandInAfterRestart: a process that begins with a revision that cannot be built has the one stand in that the one before it
+// built last, of the same source and with the same inputs, once it has fetched that.
+func TestStandInAfterRestart(t *testing.T) {
+	const r1, r2, r3 = "main@sha1:1", "main@sha1:2", "main@sha1:3"
+	older := []*source.Snapshot{fleetOf(t, r1, "a=v1.35.0", "b=v1.35.0"), fleetOf(t, r2, "a=v1.36.0", "b=v1.36.0")}
+	bad, a := fleetOf(t, r3, "bad={"), types.NamespacedName{Namespace: "apps", Name: "a"}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*kustomizev1.Kustomization)
+		// late: the revision is fetched again first.
+		late, want bool
+	}{
+		"Same": {reason: "nothing else changed", change: func(*kustomizev1.Kustomization) {}, want: true},
+		"Late": {reason: "its revision is not there yet", change: func(*kustomizev1.Kustomization) {}, late: true, want: true},
+		"Path": {reason: "nothing was composed of the path", change: func(k *kustomizev1.Kustomization) { k.Spec.Path = "./" }},
+		"Values": {reason: "nor with these values", change: func(k *kustomizev1.Kustomization) {
+			k.Spec.PostBuild = &kustomizev1.PostBuild{Substitute: map[string]string{"x": "y"}}
+		}},
+		"Source": {reason: "nor of this source", change: func(k *kustomizev1.Kustomization) { k.Spec.SourceRef.Name = "other" }},
+		"Without": {reason: "no Rollout was heeded by then", change: func(k *kustomizev1.Kustomization) {
+			k.Status.History[0].Metadata = map[string]string{"revision": r2}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("a", "waves="+r1)
+			r.child("b", "waves="+r1)
+			before := r.take(nil)
+			if end := before.composes(t, older[1], older...); end != nil {
+				t.Fatalf("it ended as %+v", end)
+			}
+			before.noteApplied(before.run, meta.ReconciliationSucceededReason)
+			s := r.take(func(k *kustomizev1.Kustomization) {
+				k.Status = *before.Obj.Status.DeepCopy()
+				tc.change(k)
+			})
+			pin, applied := r1, ""
+			if !tc.late { // else no Cluster needs it
+				child := &v1alpha1.Child{}
+				if err := s.client.Get(t.Context(), a, child); err != nil {
+					t.Fatal(err)
+				}
+				pin = r2 // the run went on
+				child.Status.Rollouts[0].Revision = pin
+				s.updates(t, child)
+			}
+			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+				applied = s.applies()
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true}, nil
+			}
+			if tc.late {
+				if end := s.composes(t, bad, older[0]); end == nil || applied != "" {
+					t.Fatalf("it ended as %+v, and applied is %s", end, applied)
+				}
+				if _, missing := s.Sources.Snapshots.Retained(sourceKey(s.Obj)); !slices.Contains(missing, r2) {
+					t.Errorf("%s: %v are fetched", tc.reason, missing)
+				}
+				s.run = newRun(s.run.Record, s.run.known, s.now)
+			}
+			if end := s.composes(t, bad, older...); end == nil || s.Obj.Status.LastAttemptedRevision != r3 {
+				t.Errorf("%s: it ended as %+v, and says that %s was tried", tc.reason, end, s.Obj.Status.LastAttemptedRevision)
+			}
+			want := ""
+			if tc.want {
+				value := map[string]string{r1: "v1.35.0", r2: "v1.36.0"}[pin]
+				want = "Cluster/a at " + pin + ", Cluster/b at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a " + value + ", LocalControlPlane/b v1.35.0"
+			}
+			if diff := cmp.Diff(want, applied); diff != "" {
+				t.Errorf("%s: applied is: -want, +got:\n%s", tc.reason, diff)
+			}
+			if tc.want && s.Composed(s.name()).Applied(a) != pin {
+				t.Errorf("%s: a is at %q", tc.reason, s.Composed(s.name()).Applied(a))
+			}
+		})
+	}
+}
+
 // TestReachedAfterRestart: what a process does not find in place when it begins reaches the Cluster only then: the one before
 // may have composed nothing for hours. What it finds there is as old as its pin.
 func TestReachedAfterRestart(t *testing.T) {

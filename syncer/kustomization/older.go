@@ -2,16 +2,21 @@ package kustomization
 
 import (
 	"context"
+	"encoding/hex"
 	"slices"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cascade-gitops/cascade/syncer/compose"
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
 // olderRendering is what a revision declares that is not the newest one. The objects are
@@ -138,6 +143,39 @@ func (p *progress) newest(from source.Key, key string) string {
 		return c.newest
 	}
 	return ""
+}
+
+// builtLast is the revision that was composed last with what Clusters may have, of this source and with these inputs; empty if
+// nobody knows. A process before this one composed what the status has as the last attempt.
+func (run *run) builtLast() string {
+	if newest := run.known.newest(sourceKey(run.Obj), run.inputs.Key()); newest != "" {
+		return newest
+	}
+	return status.BuiltLast(run.Obj.Status.History, run.builtWith())
+}
+
+// builtWith identifies the source and the inputs for another process.
+func (run *run) builtWith() string {
+	from := sourceKey(run.Obj)
+	of := digest.Of(from.Kind, from.NamespacedName.String(), run.inputs.Key()).Short()
+	return hex.EncodeToString(of[:])
+}
+
+// retains keeps the revisions that Clusters may have, and those of which one may stand in for a newest one that cannot be
+// built: last is the one that was built last.
+func (r *Reconciler) retains(run *run, last string) {
+	key := sourceKey(run.Obj)
+	var also []string
+	if run.governed != nil && r.Sources.Snapshots.At(key, run.snapshot.Revision) != nil {
+		also = []string{last, run.snapshot.Revision}
+	}
+	r.Sources.Snapshots.Retain(holderOf(run.name()), run.governed.needs(key, also...)...)
+}
+
+// isUnbuilt reports whether the last reconcile could not build what it was to apply.
+func isUnbuilt(obj *kustomizev1.Kustomization) bool {
+	ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
+	return ready != nil && (ready.Reason == meta.BuildFailedReason || ready.Reason == meta.ArtifactFailedReason)
 }
 
 // foundOut reports whether something is known by now of a revision that was not there.

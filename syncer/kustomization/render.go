@@ -59,8 +59,11 @@ func (r *Reconciler) standIn(ctx context.Context, run *run) time.Duration {
 	if run.governed == nil || run.governed.past() {
 		return 0
 	}
-	newest := run.snapshot
-	snapshot := r.Sources.Snapshots.At(sourceKey(run.Obj), run.known.newest(sourceKey(run.Obj), run.inputs.Key()))
+	newest, last := run.snapshot, run.builtLast()
+	snapshot := r.Sources.Snapshots.At(sourceKey(run.Obj), last)
+	if snapshot == nil {
+		r.retains(run, last) // a process that has begun since has to fetch it, and is told when it is there
+	}
 	if snapshot == nil || snapshot.Revision == newest.Revision {
 		return 0
 	}

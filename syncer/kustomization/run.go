@@ -177,7 +177,7 @@ func (run *run) attempt(reason string, now time.Time) status.Attempt {
 	return status.Attempt{
 		Digest: digest, Status: reason, At: now, Took: now.Sub(run.start),
 		Revision: run.snapshot.Revision, OriginRevision: run.snapshot.OriginRevision, Requested: run.requested,
-		Rollouts: run.governed != nil,
+		Rollouts: run.governed != nil, Inputs: run.builtWith(),
 	}
 }
 

@@ -52,3 +52,33 @@ func TestRecordAttempt(t *testing.T) {
 		})
 	}
 }
+
+// TestBuiltLast: the last attempt tells what was built for Rollouts, as long as all else is as it was.
+func TestBuiltLast(t *testing.T) {
+	last := Attempt{Digest: "a", Status: "ok", Revision: "1", Rollouts: true, Inputs: "x"}
+	for name, tt := range map[string]struct {
+		reason string
+		change func(*Attempt)
+		inputs string
+		want   string
+	}{
+		"Same":     {"all is as it was", func(*Attempt) {}, "x", "1"},
+		"Failed":   {"it was built, whatever came of it", func(a *Attempt) { a.Status = "bad" }, "x", "1"},
+		"Inputs":   {"it was built with something else", func(*Attempt) {}, "y", ""},
+		"Rollouts": {"no Rollout was heeded", func(a *Attempt) { a.Rollouts = false }, "x", ""},
+		"Earlier":  {"an earlier version did not say with what", func(a *Attempt) { a.Inputs = "" }, "x", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h meta.History
+			a := last
+			tt.change(&a)
+			RecordAttempt(&h, a)
+			if got := BuiltLast(h, tt.inputs); got != tt.want {
+				t.Errorf("%s: %q was built last, want %q", tt.reason, got, tt.want)
+			}
+		})
+	}
+	if got := BuiltLast(nil, "x"); got != "" {
+		t.Errorf("nothing was tried, and %q was built last", got)
+	}
+}
