@@ -83,7 +83,7 @@ func (u unserved) look(ctx context.Context) error {
 
 // adrift reports whether a child has been driven by nobody for long.
 func (r *Layers) adrift(child *v1alpha1.Child) bool {
-	if r.unserved == nil {
+	if r.unserved == nil || !r.Part.selects(child) {
 		return false
 	}
 	since := r.unserved(client.ObjectKeyFromObject(child))
