@@ -738,7 +738,7 @@ func child() Section {
 			{
 				Reasons: []string{"Stale"},
 				Note:    " (in a report and in `cascade tree`)",
-				Means:   "a tier above the cluster, or its agent, has not been heard of for three observe intervals; what is shown of the cluster is as of then",
+				Means:   "a tier above the cluster, or its agent, has not been heard of for three observe intervals; what is shown of the cluster is as of then. A Layer names so a Child whose shard no replica has, after half a minute",
 				Next:    "look at the first tier on the way down that is not `Stale`: its reason says why",
 			},
 			{

@@ -376,7 +376,7 @@ type ChildCounts struct {
 	// +kubebuilder:default=0
 	// +optional
 	Failed int32 `json:"failed"`
-	// Unreachable: the cluster does not answer, refuses the parent, or is another one.
+	// Unreachable: the cluster does not answer, refuses the parent, is another one, or no replica drives it.
 	// +kubebuilder:default=0
 	// +optional
 	Unreachable int32 `json:"unreachable"`
