@@ -38,6 +38,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/source/gitserver"
 )
@@ -340,6 +341,38 @@ func TestSuspendedGone(t *testing.T) {
 	b.want("fleet", "it told of the failure before it was suspended", failing)
 	if obj := b.get("fleet"); obj.Status.ObservedGeneration != obj.Generation {
 		t.Errorf("suspended while it fails: generation %d, observed %d; who uses what it had would stand still", obj.Generation, obj.Status.ObservedGeneration)
+	}
+}
+
+// TestEndedByShare: a source whose fetch was ended, as too many of its namespace take long, says nothing of it and stays as
+// it is until it is fetched, and so does one that is suspended.
+func TestEndedByShare(t *testing.T) {
+	b := newGitBench(t)
+	b.commit("fleet", "main", "a.yaml", "1")
+	spec := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
+	b.declare("fleet", spec)
+	b.want("fleet", "the first time", good, "Normal NewArtifact")
+	for name, change := range map[string]string{"Fetched": "", "Suspended": "suspend: true\n"} {
+		t.Run(name, func(t *testing.T) {
+			b.begin()
+			b.declare("fleet", spec+change)
+			obj := b.get("fleet")
+			obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: name}
+			if err := b.Client.Update(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
+			ctx, end := context.WithCancelCause(t.Context())
+			end(park.ErrShare)
+			if _, err := b.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(obj)}); err == nil {
+				t.Error("it is not tried again")
+			}
+			if is := states(b.get("fleet").Status.Conditions); !cmp.Equal(is, good) || len(b.events.Events) > 0 {
+				t.Errorf("conditions %v, and %d events", is, len(b.events.Events))
+			}
+			if handled := b.get("fleet").Status.LastHandledReconcileAt; change == "" && handled == name {
+				t.Error("who asked for it has an answer")
+			}
+		})
 	}
 }
 

@@ -273,6 +273,9 @@ func reconcileSource[T sourceObject](ctx context.Context, s *Sources, kind sourc
 		// Who asked is answered when what it waits for is there, and the status stays as it is.
 		return again(older(ctx, s, kind, key, before, true), result), nil
 	}
+	if errors.Is(err, park.ErrShare) {
+		return ctrl.Result{}, err // the status stays as well
+	}
 	*fields.handled = obj.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	if !equality.Semantic.DeepEqual(before, obj) {
 		if perr := status.Patch(ctx, s.Client, before, obj, status.SourceManager); perr != nil {
@@ -310,7 +313,7 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 	if s.Snapshots.Get(key) == nil && !s.recall(ctx, key, obj) {
 		err = fetchAgain(ctx, s, kind, key, obj, artifact)
 	}
-	if !errors.Is(err, find.ErrFetchedAgain) {
+	if !errors.Is(err, find.ErrFetchedAgain) && !errors.Is(context.Cause(ctx), park.ErrShare) {
 		s.tellRestored(ctx, obj, err)
 	}
 	return err
@@ -498,7 +501,8 @@ func (s *Sources) artifactOf(key source.Key) *meta.Artifact {
 }
 
 // fetchSource fetches a source that is not suspended, and says in obj what came of it. The error
-// is find.ErrFetchedAgain while another source is being fetched by a process that has begun.
+// is find.ErrFetchedAgain while another source is being fetched by a process that has begun, and
+// park.ErrShare if it has to wait for others of its namespace.
 func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, before, obj T) (ctrl.Result, error) {
 	status.RemoveCondition(obj, sourcev1.StorageOperationFailedCondition)
 	if apimeta.IsStatusConditionFalse(obj.GetConditions(), sourcev1.SourceVerifiedCondition) {
@@ -510,6 +514,11 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 	fetching, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	got, failed := kind.fetch(fetching, key, obj)
+	if failed != nil && errors.Is(context.Cause(ctx), park.ErrShare) {
+		// Others of its namespace go first, and nothing is known of the source. What it had is used meanwhile.
+		s.recall(context.WithoutCancel(ctx), key, obj)
+		return ctrl.Result{}, park.ErrShare
+	}
 	if failed != nil {
 		s.recall(ctx, key, obj)
 		return s.failed(ctx, before, obj, fields, failed)

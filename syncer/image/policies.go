@@ -248,7 +248,7 @@ func (r *Policies) digest(ctx context.Context, obj *imagev1.ImagePolicy, reposit
 			return known.Digest, nil
 		}
 	}
-	timeout := repository.GetTimeout()
+	timeout := min(repository.GetTimeout(), mostScanning)
 	stall.Allow(ctx, timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -100,7 +101,14 @@ func (d *deadline) List(ctx context.Context, origin source.ImageOrigin, room fun
 	return d.failing.List(ctx, origin, room)
 }
 
-// TestScanEnds: a scan that gets no answer fails within minutes, however long its interval is.
+func (d *deadline) Resolve(ctx context.Context, _ source.ImageOrigin, _ source.ImageReference, _ string) (source.Image, error) {
+	if at, ok := ctx.Deadline(); ok {
+		d.within = time.Until(at)
+	}
+	return source.Image{}, errors.New("no answer")
+}
+
+// TestScanEnds: a scan that gets no answer, or a digest that is asked for, fails within minutes, however long its interval is.
 func TestScanEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason            string
@@ -123,6 +131,11 @@ func TestScanEnds(t *testing.T) {
 			}
 			if out := r.run(t.Context(), obj); out.failed == nil || registry.within > tt.want || registry.within < tt.want-10*time.Second {
 				t.Errorf("%s: an answer may take %s, want %s", tt.reason, registry.within, tt.want)
+			}
+			chosen := &imagev1.ImagePolicy{Spec: imagev1.ImagePolicySpec{DigestReflectionPolicy: imagev1.ReflectAlways}}
+			p := &Policies{Shared: r.Shared, Ways: r.Ways, Digests: registry}
+			if _, err := p.digest(t.Context(), chosen, obj, &imagev1.ImageRef{Name: obj.Spec.Image, Tag: "1.0.0"}); err == nil || registry.within > tt.want || registry.within < tt.want-10*time.Second {
+				t.Errorf("%s: a digest may take %s, want %s", tt.reason, registry.within, tt.want)
 			}
 		})
 	}

@@ -178,6 +178,9 @@ func reconcileKind[T status.Object](ctx context.Context, s *Shared, k kind[T], s
 	if out.waits {
 		return ctrl.Result{RequeueAfter: out.next}, nil
 	}
+	if out.failed != nil && out.event == "" && errors.Is(context.Cause(ctx), park.ErrShare) {
+		return ctrl.Result{}, park.ErrShare // others of its namespace go first, and the status stays as it is
+	}
 	f := k.describe(obj)
 	result, err := s.conclude(ctx, record.Written(), obj, f, out)
 	*f.handled = obj.GetAnnotations()[meta.ReconcileRequestAnnotation]

@@ -15,21 +15,23 @@
 //     go on after their wait, and as many that take long as there is room for aside. The
 //     others only wait;
 //   - an object whose last reconcile took long is reconciled aside from the beginning, and those of
-//     one namespace leave room to others there, where there are shares;
+//     one namespace leave room to others there, where there are shares. Who is beyond the share, as
+//     nobody knew that it takes long, is ended within a minute, and waits for a part of it then;
 //   - the deadline of a reconcile stands still while it waits;
 //   - what is asked of an object while its reconcile is parked is done after it;
 //   - a panic is an error of the one object;
 //   - all goroutines end with the manager, which waits for them.
 //
 // Failure model: an error of a reconcile that has parked is logged, and the object is
-// tried again after a pause that grows, as the queue does it for the others. Reconciles
-// that wait beyond the bound keep their worker. Those that take long keep what they have
-// while there is no room aside.
+// tried again after a pause that grows, as the queue does it for the others. So is one that
+// was ended (ErrShare). Reconciles that wait beyond the bound keep their worker. Those that take
+// long and are within the share of their namespace keep what they have while there is no room aside.
 package park
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -39,6 +41,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
+
+// mostBeyond is how long those may be aside that are beyond the share of their namespace. It is what calls take
+// at most that say nothing else of their time, so that none of these is ended.
+const mostBeyond = time.Minute
+
+// ErrShare is the cause of the end of a reconcile's context, and its error: it takes long, and as many of its namespace
+// do already as may.
+var ErrShare = errors.New("it takes long, and so do as many others of its namespace as there is room for; it goes on once one of them has ended")
 
 // Options of New.
 type Options struct {
@@ -51,8 +61,8 @@ type Options struct {
 	// aside; 0 moves none. Aside is how many there may be.
 	Patience time.Duration
 	Aside    int
-	// Share is how many of one namespace may be aside that took long before: they wait for each other then, and leave
-	// room to those of others. 0 bounds none.
+	// Share is how many of one namespace may be aside: those that took long before wait for each other then, and leave room
+	// to those of others. Those of which that was not known may be beyond it for a minute, if there is room. 0 bounds none.
 	Share int
 	// Deadline is how long a reconcile may run, without what it waits; 0 sets none.
 	Deadline time.Duration
@@ -113,6 +123,7 @@ type job struct {
 	namespace string
 	watch     Watch
 	clock     *deadline
+	end       context.CancelCauseFunc
 	// freed is closed when the job parks, done when it has ended.
 	freed, done chan struct{}
 	result      reconcile.Result
@@ -218,18 +229,22 @@ func (l *Lot) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.R
 func (j *job) run(ctx context.Context, req reconcile.Request) {
 	l := j.lot
 	defer close(j.done)
-	within := context.WithValue(ctx, jobKey{}, j)
+	within, end := context.WithCancelCause(context.WithValue(ctx, jobKey{}, j))
+	defer end(nil)
+	j.end = end
 	if l.options.Deadline > 0 {
-		var end func()
-		j.clock, end = withDeadline(within, l.options.Deadline)
-		defer end()
-		within = j.clock
+		clock, stop := withDeadline(within, l.options.Deadline)
+		defer stop()
+		j.clock, within = clock, clock
 	}
 	if l.options.Watch != nil {
 		within, j.watch = l.options.Watch(within, req)
 	}
 	j.proceed(within)
 	j.result, j.err = l.reconcile(within, req)
+	if j.err != nil && errors.Is(context.Cause(within), ErrShare) {
+		j.err = ErrShare // what came of it says nothing of the object
+	}
 	l.mu.Lock()
 	j.rest()
 	delete(l.busy, req)
@@ -376,14 +391,19 @@ func (j *job) leave() {
 		<-j.lot.places
 	case room:
 		<-j.lot.aside
-		if j.share != nil {
-			<-j.share.taken
-			j.part(j.share)
-			j.share = nil
-		}
+		j.leaveShare()
 	case worker, nothing:
 	}
 	j.holds = nothing
+}
+
+// leaveShare gives away the part of the share. The lot is locked.
+func (j *job) leaveShare() {
+	if j.share != nil {
+		<-j.share.taken
+		j.part(j.share)
+		j.share = nil
+	}
 }
 
 // proceed begins a stretch, with what the job holds or else a place. A job whose context
@@ -475,15 +495,18 @@ func (j *job) part(of *share) {
 }
 
 // wind sets when a stretch has taken long. The lot is locked.
-func (j *job) wind(stretch int) {
+func (j *job) wind(stretch int) { j.after(j.lot.options.Patience, stretch, j.moveAside) }
+
+// after calls f, with the lot locked, once a stretch has run for so much longer. The lot is locked.
+func (j *job) after(d time.Duration, stretch int, f func(stretch int)) {
 	if j.late != nil {
 		j.late.Stop()
 	}
-	j.late = time.AfterFunc(j.lot.options.Patience, func() {
+	j.late = time.AfterFunc(d, func() {
 		j.lot.mu.Lock()
 		defer j.lot.mu.Unlock()
 		if j.stretches == stretch && j.holds != nothing {
-			j.moveAside(stretch)
+			f(stretch)
 		}
 	})
 }
@@ -494,27 +517,58 @@ func (j *job) moveAside(stretch int) {
 	if j.holds == room {
 		return
 	}
-	select {
-	case j.lot.aside <- struct{}{}:
-	default:
+	within := j.takePart()
+	if !j.takeRoom() {
+		if !within {
+			j.end(ErrShare) // it would keep from others what it holds
+		}
+		j.leaveShare()
 		j.wind(stretch) // somebody may have left by then
 		return
 	}
-	if j.holds == worker && !j.free() {
-		<-j.lot.aside
-		j.wind(stretch)
-		return
+	if !within {
+		j.after(mostBeyond, stretch, j.endBeyond)
 	}
-	j.leave()
+}
+
+// takeRoom gives what the job holds away for room aside, if there is some. The lot is locked.
+func (j *job) takeRoom() bool {
+	select {
+	case j.lot.aside <- struct{}{}:
+	default:
+		return false
+	}
+	switch {
+	case j.holds == place:
+		<-j.lot.places
+	case j.holds == worker && !j.free():
+		<-j.lot.aside
+		return false
+	}
 	j.holds, j.aside = room, true
-	// Nobody could know that it takes long. It counts, if there is still a part for it.
-	if own := j.join(); own != nil {
-		select {
-		case own.taken <- struct{}{}:
-			j.share = own
-		default:
-			j.part(own)
-		}
+	return true
+}
+
+// takePart takes a part of the share of the namespace, if there is one left or there are no shares. The lot is locked.
+func (j *job) takePart() bool {
+	own := j.join()
+	if own == nil {
+		return true
+	}
+	select {
+	case own.taken <- struct{}{}:
+		j.share = own
+		return true
+	default:
+		j.part(own)
+		return false
+	}
+}
+
+// endBeyond ends a job that is aside beyond the share of its namespace, unless there is a part for it by now. The lot is locked.
+func (j *job) endBeyond(int) {
+	if !j.takePart() {
+		j.end(ErrShare)
 	}
 }
 

@@ -470,6 +470,98 @@ func TestShare(t *testing.T) {
 	})
 }
 
+// TestShareOfUnknown: those of one namespace of which nobody knew that they take long leave workers and room aside to
+// others, too. They all go on in the share of their namespace, and who is beyond it for a moment only is not disturbed.
+func TestShareOfUnknown(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		evil   int
+		takes  time.Duration
+		// runs is how often an evil one begins at most; within is when the other one has its worker.
+		runs   int64
+		within time.Duration
+	}{
+		"Hours":  {"six take hours", 6, 10 * time.Hour, 12, time.Minute},
+		"Seldom": {"three take half a minute, of which one is beyond the share", 3, mostBeyond / 2, 3, 2 * patience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var runs, ended, slow atomic.Int64
+				var served time.Time
+				o := Options{Workers: 2, Parked: 100, Patience: patience, Aside: 3, Share: 2, Backoff: limiter()}
+				c, stop := startWith(t, o, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+					took := tc.takes
+					switch {
+					case req.Namespace == "evil":
+						runs.Add(1)
+					case req.Name == "good":
+						served = time.Now()
+						return reconcile.Result{}, nil
+					default:
+						took = time.Minute
+					}
+					select {
+					case <-time.After(took):
+					case <-ctx.Done():
+						return reconcile.Result{}, errors.New("cannot fetch")
+					}
+					if req.Namespace == "evil" {
+						ended.Add(1)
+					} else {
+						slow.Add(1)
+					}
+					return reconcile.Result{}, nil
+				})
+				defer stop()
+				for i := range tc.evil {
+					c.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "evil", Name: fmt.Sprint(i)}})
+				}
+				synctest.Wait()
+				begin := time.Now()
+				c.queue.Add(request("good"))
+				time.Sleep(5 * time.Minute)
+				if took := served.Sub(begin); served.IsZero() || took > tc.within {
+					t.Errorf("%s: another has its worker after %s, want %s at most", tc.reason, took, tc.within)
+				}
+				for range 2 { // the second time it is known
+					c.queue.Add(request("slow"))
+					time.Sleep(2 * time.Minute)
+				}
+				if slow.Load() != 2 {
+					t.Errorf("%s: another that takes long ended %d times, want twice", tc.reason, slow.Load())
+				}
+				time.Sleep(100 * time.Hour)
+				synctest.Wait()
+				if ended.Load() != int64(tc.evil) || runs.Load() > tc.runs {
+					t.Errorf("%s: %d have ended and %d were begun, want all %d, and %d begun at most", tc.reason, ended.Load(), runs.Load(), tc.evil, tc.runs)
+				}
+				if c.lot.parked != 0 || len(c.lot.aside) != 0 || len(c.lot.places) != 0 || len(c.lot.shares) != 0 {
+					t.Errorf("%s: %d are parked, %d aside, %d in places, of %d namespaces", tc.reason, c.lot.parked, len(c.lot.aside), len(c.lot.places), len(c.lot.shares))
+				}
+			})
+		})
+	}
+}
+
+// TestEndedByShare: what a reconcile that was ended makes of it is not told as an error of its object.
+func TestEndedByShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lot := New(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			<-ctx.Done()
+			if cause := context.Cause(ctx); !errors.Is(cause, ErrShare) {
+				t.Errorf("it ended by %v", cause)
+			}
+			return reconcile.Result{}, errors.New("cannot fetch")
+		}), Options{Workers: 1, Parked: 5, Patience: patience, Aside: 0, Share: 1, Deadline: time.Hour, Backoff: limiter()})
+		lot.shares["x"] = &share{taken: make(chan struct{}, 1), users: 1}
+		lot.shares["x"].taken <- struct{}{}
+		if _, err := lot.Reconcile(t.Context(), request("a")); !errors.Is(err, ErrShare) {
+			t.Errorf("Reconcile() = %v, want that it is ended", err)
+		}
+		lot.jobs.Wait()
+	})
+}
+
 // TestWatch: what runs is watched, and what waits is not.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
