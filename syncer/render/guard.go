@@ -233,12 +233,19 @@ func fields(n *yaml.Node) error {
 }
 
 // CheckManifests is Check for what is going to be parsed in this process: it also bounds
-// the nodes.
-func CheckManifests(data []byte) error {
-	if n := nodes(data); n > MaxNodes {
-		return fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n, MaxNodes)
+// the nodes of all of its documents together, with those that aliases add. It returns how many
+// there may be (Nodes).
+func CheckManifests(data []byte) (most int, err error) {
+	n, added := nodes(data), 0
+	if n <= MaxNodes {
+		if added, err = Added(data); err != nil {
+			return 0, err
+		}
 	}
-	return Check(data)
+	if n+added > MaxNodes {
+		return 0, fmt.Errorf("%w: it may have %d nodes, the limit is %d", ErrHostile, n+added, MaxNodes)
+	}
+	return Nodes(data) + added, nil
 }
 
 // CheckWithin is Check for what is parsed in this process beside much else: it also refuses what

@@ -162,6 +162,30 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// TestCheckManifests: what aliases add counts for all documents together, as all of them are kept.
+func TestCheckManifests(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, yaml string
+		refused      bool
+	}{
+		"Ordinary": {"what people write", manifest("a", "k", "v"), false},
+		"Aliases":  {"one document is below the bound", laughs(6, 9), false},
+		"Together": {"two of them are not", laughs(6, 9) + "---\n" + laughs(6, 9), true},
+		"Cycle":    {"what Check refuses", "a: &a [*a]", true},
+		"Dense":    {"without any alias", "a: [" + strings.Repeat("b,", MaxNodes) + "]", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := CheckManifests([]byte(tc.yaml))
+			if errors.Is(err, ErrHostile) != tc.refused || (err == nil) == tc.refused || err == nil && n < strings.Count(tc.yaml, "\n") {
+				t.Errorf("%s: CheckManifests() = %d, %v", tc.reason, n, err)
+			}
+		})
+	}
+	if n, err := CheckManifests([]byte(laughs(6, 9))); err != nil || n < MaxNodes/2 {
+		t.Errorf("CheckManifests() = %d, %v, want those that aliases add among them", n, err)
+	}
+}
+
 // TestCheckWithin: nodes are counted with those that aliases add.
 func TestCheckWithin(t *testing.T) {
 	const most = 10_000

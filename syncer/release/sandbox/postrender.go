@@ -26,7 +26,7 @@ func (c *chain) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 		if len(data) > mostOutput {
 			return nil, exceeds("its manifests are larger than %d MiB", mostOutput>>20)
 		}
-		if err := render.CheckManifests(data); err != nil {
+		if _, err := render.CheckManifests(data); err != nil {
 			return nil, fmt.Errorf("cannot read rendered manifests: %w", err)
 		}
 		if i == len(c.steps) {

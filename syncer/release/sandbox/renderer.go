@@ -168,11 +168,12 @@ func checkFiles(files map[string]any) error {
 		if strings.HasSuffix(name, notes) {
 			continue
 		}
-		if nodes += render.Nodes([]byte(text)); nodes > render.MaxTotalNodes {
-			return fmt.Errorf("cannot render chart: %w", exceeds("its manifests may have more than %d nodes", render.MaxTotalNodes))
-		}
-		if err := render.CheckManifests([]byte(text)); err != nil {
+		most, err := render.CheckManifests([]byte(text))
+		if err != nil {
 			return fmt.Errorf("cannot read rendered manifests of %s: %w", name, err)
+		}
+		if nodes += most; nodes > render.MaxTotalNodes {
+			return fmt.Errorf("cannot render chart: %w", exceeds("its manifests may have more than %d nodes", render.MaxTotalNodes))
 		}
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 	"helm.sh/helm/v4/pkg/engine"
+
+	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
 // TestSubcharts: a subchart under two names and one that is switched off are rendered
@@ -100,5 +102,20 @@ func TestManifestsAreChecked(t *testing.T) {
 	}
 	if err := checkFiles(dense); !errors.As(err, new(*Exceeded)) {
 		t.Errorf("checkFiles() = %v of what is little in each file and much in all, want it refused", err)
+	}
+	// Each of them is a million nodes, nearly, of three hundred bytes.
+	bomb := "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
+	for i := range 5 {
+		bomb += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
+	}
+	bombs := map[string]any{}
+	for i := range 4 {
+		bombs[fmt.Sprintf("web/templates/%d.yaml", i)] = bomb
+	}
+	if err := checkFiles(bombs); !errors.As(err, new(*Exceeded)) {
+		t.Errorf("checkFiles() = %v of aliases that add little in each file and much in all, want it refused", err)
+	}
+	if err := checkFiles(map[string]any{"web/templates/x": bomb + "---\n" + bomb}); !errors.Is(err, render.ErrHostile) {
+		t.Errorf("checkFiles() = %v of aliases that add little in each document and much in all, want it refused", err)
 	}
 }
