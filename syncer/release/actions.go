@@ -89,7 +89,7 @@ func (h *helm) render(ctx context.Context, crds definitions, f func(sandbox.Rend
 	return sandbox.Render(ctx, sandbox.Request{
 		Chart: loaded, Version: h.req.Chart.Version, Values: h.req.Values, SkipSchemas: h.skipsSchema(), DNS: h.AllowDNSLookups,
 		Cluster:       sandbox.Cluster{Mapper: h.session.cluster.RESTMapper(), Objects: h.session.dynamic},
-		PostRenderers: postRenderers(ctx, h.obj, h.workers(h.obj)), Workers: h.workers(h.obj),
+		PostRenderers: postRenderers(ctx, h.obj, h.workers(h.obj)), Workers: h.workers(h.obj), Room: h.room,
 	}, func(r sandbox.Rendering) error {
 		h.cfg.CustomTemplateFuncs = r.Functions
 		h.watch.rendered, h.watch.original = r.Chart, r.Original

@@ -52,6 +52,9 @@ func (n *run) release(ctx context.Context, a Action) error {
 	conditions.Delete(obj, v2.TestSuccessCondition)
 	conditions.Delete(obj, v2.RemediatedCondition)
 	err := run(ctx)
+	if errors.Is(err, ErrNoRoom) && wrote.newest == nil {
+		return err // nothing was begun
+	}
 	obj.Status.LastAttemptedReleaseActionDuration = &metav1.Duration{Duration: n.Now().Sub(start)}
 	wrote.record(obj, action)
 	n.inventory(wrote.newest, h.spared(), err != nil || !onTop)

@@ -30,7 +30,7 @@ func (r *Releases) Declares(ctx context.Context, req Request) (objects []*unstru
 	if err != nil {
 		return nil, err
 	}
-	defer n.memory.GiveBack()
+	defer n.giveBack()
 	n.aside = true
 	_, rel, err := n.newest(ctx)
 	if err != nil {

@@ -47,7 +47,7 @@ type Releases struct {
 	// Gates of Flux of that name.
 	UseHelm3Defaults, DefaultToRetryOnFailure, AllowDNSLookups bool
 
-	// Memory bounds what revisions take. It may be nil.
+	// Memory bounds what revisions and rendered charts take. It may be nil.
 	Memory *Memory
 	// Memo watches the objects of releases in our own cluster, by the labels of
 	// HelmReleases. Nil: each look for drift compares every object.
@@ -61,6 +61,7 @@ type Releases struct {
 	mu          sync.Mutex // guards what follows
 	known       map[types.UID]known
 	driftStates map[types.UID]driftState
+	needed      map[types.UID]need
 }
 
 // Request is one HelmRelease, whose sources are ready.
@@ -73,6 +74,8 @@ type Request struct {
 	OCIDigest string
 	// Values of the release, composed of all their sources. They are not changed.
 	Values map[string]any
+	// Memory is what the values take; nil if that is not counted.
+	Memory *Share
 	// Cluster to act on, as the user to act as. Local: it is our own.
 	Cluster *apply.Cluster
 	Local   bool
@@ -147,7 +150,7 @@ func (r *Releases) Sync(ctx context.Context, req Request) (out Outcome, err erro
 		conditions.MarkFalse(obj, meta.ReadyCondition, "RESTClientError", "%s", err)
 		return Outcome{}, err
 	}
-	defer n.memory.GiveBack()
+	defer n.giveBack()
 	return n.reconcile(ctx)
 }
 
@@ -175,6 +178,7 @@ func (r *Releases) Forget(name types.NamespacedName, uid types.UID) {
 	defer r.mu.Unlock()
 	delete(r.known, uid)
 	delete(r.driftStates, uid)
+	delete(r.needed, uid)
 }
 
 // errNoLatest: there is no release that could be acted on.

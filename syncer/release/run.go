@@ -1,6 +1,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,8 +38,8 @@ type run struct {
 	beforeVersion int
 	// inPlace: the next upgrade is another try of an installation that may not be uninstalled.
 	inPlace bool
-	// memory is given back when the call ends.
-	memory *Share
+	// memory has the revisions that were read, rendered what was made of the chart. They are given back when the call ends.
+	memory, rendered *Share
 	// done are the classes of actions that were taken.
 	done []Action
 	// aside: nothing is written, because somebody else only asks.
@@ -60,10 +61,17 @@ func (r *Releases) begin(req Request, custom readers) (*run, error) {
 // newRun returns a run that has no world yet.
 func (r *Releases) newRun(req Request) *run {
 	obj := req.Object
+	memory := cmp.Or(req.Memory.Beside(), r.Memory.For(obj.Namespace))
 	return &run{
 		Releases: r, req: req, obj: obj, log: req.Log,
-		memory: r.Memory.For(obj.Namespace), name: ShortName(obj.GetReleaseName()), namespace: obj.GetReleaseNamespace(), storageNamespace: obj.GetStorageNamespace(),
+		memory: memory, rendered: memory.Beside(), name: ShortName(obj.GetReleaseName()), namespace: obj.GetReleaseNamespace(), storageNamespace: obj.GetStorageNamespace(),
 	}
+}
+
+// giveBack is called when the call ends.
+func (n *run) giveBack() {
+	n.memory.GiveBack()
+	n.rendered.GiveBack()
 }
 
 // reconcile records the attempt and takes turns until the release is as
@@ -148,6 +156,8 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 	case slices.Contains(n.done, next.class()):
 		return n.pause(), nil
 	}
+	before := n.obj.Status.DeepCopy()
+	before.LastHandledForceAt = forced
 	out, err := n.holdBack(ctx, next, diff)
 	if out == nil && err == nil {
 		err = n.announce(ctx, next, diff)
@@ -157,11 +167,16 @@ func (n *run) turn(ctx context.Context, want Desired) (*Outcome, error) {
 		n.obj.Status.LastHandledForceAt = forced
 		return out, err
 	}
-	return n.act(ctx, next, diff, forced)
+	return n.act(ctx, next, diff, before)
 }
 
 // holdBack ends the call if an action may not begin yet.
 func (n *run) holdBack(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Outcome, error) {
+	if next.releases() {
+		if err := n.rendered.Take(n.needs()); err != nil {
+			return nil, err
+		}
+	}
 	if out, err := n.holdFinish(ctx, next); out != nil || err != nil {
 		return out, err
 	}
@@ -185,14 +200,15 @@ func (n *run) cancelled(ctx context.Context) error {
 	return fmt.Errorf("atomic release canceled: %w", err)
 }
 
-// act carries an action out, and says what follows from its end. forced is the request to force one that was
-// handled before it.
-func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet, forced string) (*Outcome, error) {
+// act carries an action out, and says what follows from its end. before is the status of before it was announced,
+// with the request to force an action that was handled last.
+func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet, before *v2.HelmReleaseStatus) (*Outcome, error) {
 	s := &n.obj.Status
 	installs, upgrades := s.InstallFailures, s.UpgradeFailures
 	if err := n.redacted(n.take(ctx, next, diff)); err != nil {
 		if errors.Is(err, ErrNoRoom) {
-			s.LastHandledForceAt = forced // it is still to be tried
+			*s = *before // nothing was begun: it is still to be tried, and what is there runs on as it is
+			return nil, err
 		}
 		if retry := n.obj.GetActiveRetry(n.DefaultToRetryOnFailure); retry != nil {
 			n.log.Error(err, "failed to run '"+string(next)+"' action")
@@ -208,7 +224,7 @@ func (n *run) act(ctx context.Context, next Action, diff jsondiff.DiffSet, force
 		// is tried again without being counted or remedied: it says nothing of the release. A
 		// test that was cut off has not run. Whoever asked to force it has that done by the next one.
 		if s.InstallFailures > installs || s.UpgradeFailures > upgrades {
-			s.LastHandledForceAt = forced
+			s.LastHandledForceAt = before.LastHandledForceAt
 		}
 		s.InstallFailures, s.UpgradeFailures = min(installs, s.InstallFailures), min(upgrades, s.UpgradeFailures)
 		return nil, n.cancelled(ctx)

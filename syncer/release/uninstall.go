@@ -50,7 +50,7 @@ func (r *Releases) Uninstall(ctx context.Context, req Request) (out Outcome, err
 		conditions.MarkFalse(obj, meta.ReadyCondition, v2.UninstallFailedReason, "failed to build REST client getter to uninstall release: %s", err)
 		return Outcome{}, err
 	}
-	defer n.memory.GiveBack()
+	defer n.giveBack()
 	out, err = n.remove(ctx)
 	if err != nil || out != (Outcome{}) {
 		return out, err

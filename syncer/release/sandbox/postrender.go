@@ -14,7 +14,10 @@ type PostRenderer func(manifests []byte) ([]byte, error)
 
 // chain runs post renderers one after the other. Helm parses what comes out of it in
 // this process.
-type chain struct{ steps []PostRenderer }
+type chain struct {
+	steps []PostRenderer
+	room  func(text, nodes int) error
+}
 
 var _ postrenderer.PostRenderer = (*chain)(nil)
 
@@ -26,13 +29,18 @@ func (c *chain) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 		if len(data) > mostOutput {
 			return nil, exceeds("its manifests are larger than %d MiB", mostOutput>>20)
 		}
-		if _, err := render.CheckManifests(data); err != nil {
+		nodes, err := render.CheckManifests(data)
+		if err != nil {
 			return nil, fmt.Errorf("cannot read rendered manifests: %w", err)
+		}
+		if c.room != nil {
+			if err := c.room(len(data), nodes); err != nil {
+				return nil, err
+			}
 		}
 		if i == len(c.steps) {
 			return bytes.NewBuffer(data), nil
 		}
-		var err error
 		if data, err = c.steps[i](data); err != nil {
 			return nil, err
 		}

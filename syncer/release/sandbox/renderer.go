@@ -129,7 +129,11 @@ func (r *renderer) renderChart(dot map[string]any) (map[string]any, error) {
 		return nil, fmt.Errorf("cannot render chart: %w", &Exceeded{what})
 	}
 	files, _ := answer["files"].(map[string]any)
-	return files, checkFiles(files)
+	text, nodes, err := checkFiles(files)
+	if err == nil && r.req.Room != nil {
+		err = r.req.Room(text, nodes)
+	}
+	return files, err
 }
 
 // request is what the worker needs. Helm's values are about the chart as it is now.
@@ -157,26 +161,25 @@ func (r *renderer) request(dot map[string]any) ([]byte, error) {
 }
 
 // checkFiles makes sure that Helm, which parses the manifests in this process, survives
-// them.
-func checkFiles(files map[string]any) error {
-	size, nodes := 0, 0
+// them. It returns how large they are, and how many nodes they may have.
+func checkFiles(files map[string]any) (size, nodes int, err error) {
 	for name, v := range files {
 		text, _ := v.(string)
 		if size += len(text); size > mostOutput {
-			return fmt.Errorf("cannot render chart: %w", exceeds("its manifests are larger than %d MiB", mostOutput>>20))
+			return 0, 0, fmt.Errorf("cannot render chart: %w", exceeds("its manifests are larger than %d MiB", mostOutput>>20))
 		}
 		if strings.HasSuffix(name, notes) {
 			continue
 		}
 		most, err := render.CheckManifests([]byte(text))
 		if err != nil {
-			return fmt.Errorf("cannot read rendered manifests of %s: %w", name, err)
+			return 0, 0, fmt.Errorf("cannot read rendered manifests of %s: %w", name, err)
 		}
 		if nodes += most; nodes > render.MaxTotalNodes {
-			return fmt.Errorf("cannot render chart: %w", exceeds("its manifests may have more than %d nodes", render.MaxTotalNodes))
+			return 0, 0, fmt.Errorf("cannot render chart: %w", exceeds("its manifests may have more than %d nodes", render.MaxTotalNodes))
 		}
 	}
-	return nil
+	return size, nodes, nil
 }
 
 // answer answers what templates ask. The worker's clock stands still meanwhile: an answer

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,18 +90,18 @@ func TestWire(t *testing.T) {
 
 // TestManifestsAreChecked: what a worker rendered is parsed by Helm in this process.
 func TestManifestsAreChecked(t *testing.T) {
-	err := checkFiles(map[string]any{"web/templates/x": "a: &a [*a]", "web/templates/NOTES.txt": "a: &a [*a]"})
+	_, _, err := checkFiles(map[string]any{"web/templates/x": "a: &a [*a]", "web/templates/NOTES.txt": "a: &a [*a]"})
 	if err == nil || !strings.Contains(err.Error(), "contains itself") {
 		t.Errorf("checkFiles() = %v, want it to refuse a cycle", err)
 	}
-	if err := checkFiles(map[string]any{"web/templates/NOTES.txt": "a: &a [*a]"}); err != nil {
+	if _, _, err := checkFiles(map[string]any{"web/templates/NOTES.txt": "a: &a [*a]"}); err != nil {
 		t.Errorf("notes are no YAML: %v", err)
 	}
 	dense := map[string]any{}
 	for i := range 4 {
 		dense[fmt.Sprintf("web/templates/%d.yaml", i)] = "a: [" + strings.Repeat("b,", 400_000) + "]"
 	}
-	if err := checkFiles(dense); !errors.As(err, new(*Exceeded)) {
+	if _, _, err := checkFiles(dense); !errors.As(err, new(*Exceeded)) {
 		t.Errorf("checkFiles() = %v of what is little in each file and much in all, want it refused", err)
 	}
 	// Each of them is a million nodes, nearly, of three hundred bytes.
@@ -112,10 +113,52 @@ func TestManifestsAreChecked(t *testing.T) {
 	for i := range 4 {
 		bombs[fmt.Sprintf("web/templates/%d.yaml", i)] = bomb
 	}
-	if err := checkFiles(bombs); !errors.As(err, new(*Exceeded)) {
+	if _, _, err := checkFiles(bombs); !errors.As(err, new(*Exceeded)) {
 		t.Errorf("checkFiles() = %v of aliases that add little in each file and much in all, want it refused", err)
 	}
-	if err := checkFiles(map[string]any{"web/templates/x": bomb + "---\n" + bomb}); !errors.Is(err, render.ErrHostile) {
+	if _, _, err := checkFiles(map[string]any{"web/templates/x": bomb + "---\n" + bomb}); !errors.Is(err, render.ErrHostile) {
 		t.Errorf("checkFiles() = %v of aliases that add little in each document and much in all, want it refused", err)
+	}
+}
+
+// TestRoom: what is rendered needs room in memory before Helm parses it, and so does what post renderers make of it.
+func TestRoom(t *testing.T) {
+	none := errors.New("there is none")
+	text := "a: [" + strings.Repeat("b,", 1000) + "]\n"
+	grown := func([]byte) ([]byte, error) { return []byte(text + "---\n" + text), nil }
+	for name, tc := range map[string]struct {
+		reason   string
+		least    int
+		rendered bool
+	}{
+		"None":  {"there is no room for what was rendered", 1, false},
+		"Post":  {"there is room for that, and not for what is made of it", len(text) + 100, true},
+		"Large": {"there is room for all", 3 * len(text), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got string
+			asked := 0
+			err := Render(t.Context(), Request{
+				Chart: chartOf(map[string]string{"x": text}), Version: "1.0.0", Workers: workers, PostRenderers: []PostRenderer{grown},
+				Room: func(size, nodes int) error {
+					if asked++; nodes < 1000 {
+						t.Errorf("%s: it is asked for %d nodes", tc.reason, nodes)
+					}
+					if size > tc.least {
+						return none
+					}
+					return nil
+				},
+			}, func(r Rendering) error {
+				if err := asHelm(t, &got)(r); err != nil {
+					return fmt.Errorf("in a template: %s", err.Error())
+				}
+				_, err := r.PostRenderer.Run(bytes.NewBufferString(got))
+				return err
+			})
+			if (got != "") != tc.rendered || errors.Is(err, none) != (name != "Large") || (err != nil) != (name != "Large") || asked == 0 {
+				t.Errorf("%s: Render() = %v, after %d bytes", tc.reason, err, len(got))
+			}
+		})
 	}
 }

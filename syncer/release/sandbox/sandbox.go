@@ -32,6 +32,9 @@ type Request struct {
 	PostRenderers []PostRenderer
 	// Workers render, with Tasks.
 	Workers worker.Runner
+	// Room is an error if there is no room in memory for manifests of so many bytes, and of so many nodes once they
+	// are parsed; nil has room for all.
+	Room func(text, nodes int) error
 }
 
 // Rendering is what Helm is given instead of the chart as it came.
@@ -60,7 +63,7 @@ func Render(ctx context.Context, req Request, helm func(Rendering) error) error 
 	err := helm(Rendering{
 		Chart: r.chart, Original: original, Values: copyValues(req.Values),
 		Functions:    r.functions(),
-		PostRenderer: &chain{steps: req.PostRenderers},
+		PostRenderer: &chain{steps: req.PostRenderers, room: req.Room},
 	})
 	if err != nil && r.failed != nil {
 		return r.failed
