@@ -38,7 +38,8 @@ func newHelm(ctx context.Context, n *run, s *session, custom readers, wrote func
 	h := &helm{run: n, session: s, logs: newLogs(n.log, n.Now, n.req.Redact)}
 	h.client = newKubeClient(ctx, s, n.guard, h.logs, n.namespace, custom, n.Now)
 	h.client.firstSync = n.req.FirstSync
-	h.watch = &observer{Driver: helmStore{s, n.memory}.driver(n.storageNamespace), wrote: wrote}
+	// An action that was cancelled records its end.
+	h.watch = &observer{Driver: helmStore{s, n.memory}.driver(context.WithoutCancel(ctx), n.storageNamespace), wrote: wrote}
 	releases := storage.Init(h.watch)
 	releases.SetLogger(nil)
 	h.cfg = action.NewConfiguration(action.ConfigurationSetLogger(h.logs))

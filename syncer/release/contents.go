@@ -1,6 +1,7 @@
 package release
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func (n *run) withoutHooks(rel *helmrelease.Release, left []inventory.Entry) ([]
 // what they created, and Helm compares the next revision with the last deployed one.
 // Objects without the labels of the HelmRelease are left out: another client of Helm made
 // that revision. newest is the first of found.
-func (n *run) undoneIn(found []revision, newest *helmrelease.Release) ([]inventory.Entry, error) {
+func (n *run) undoneIn(ctx context.Context, found []revision, newest *helmrelease.Release) ([]inventory.Entry, error) {
 	recorded := 0
 	if latest := n.obj.Status.History.Latest(); latest != nil {
 		recorded = latest.Version
@@ -82,7 +83,7 @@ func (n *run) undoneIn(found []revision, newest *helmrelease.Release) ([]invento
 		rel := newest
 		if i > 0 {
 			var err error
-			if rel, err = n.store.read(n.storageNamespace, n.name, r.version); errors.Is(err, driver.ErrReleaseNotFound) {
+			if rel, err = n.store.read(ctx, n.storageNamespace, n.name, r.version); errors.Is(err, driver.ErrReleaseNotFound) {
 				continue
 			} else if err != nil {
 				return nil, err

@@ -75,7 +75,7 @@ func (n *run) objectsAfter(ctx context.Context, next Action, diff jsondiff.DiffS
 		if to == nil {
 			return nil, errNoLatest
 		}
-		rel, err := n.store.read(n.storageNamespace, to.Name, to.Version)
+		rel, err := n.store.read(ctx, n.storageNamespace, to.Name, to.Version)
 		if err != nil {
 			return nil, err
 		}

@@ -38,7 +38,7 @@ func (n *run) decide(ctx context.Context, state State) (Action, string, error) {
 		switch next, _ := Decide(f); next {
 		case Rollback:
 			previous := obj.Status.History.Previous(active.MustIgnoreTestFailures(obj.GetTest().IgnoreFailures))
-			target, err := n.rollbackTarget(previous)
+			target, err := n.rollbackTarget(ctx, previous)
 			if err != nil {
 				return "", "", err
 			}
@@ -115,11 +115,11 @@ func (n *run) protected(ctx context.Context) (bool, error) {
 
 // rollbackTarget looks at the revision that a failed release would go back to. What it was
 // made with is not told from then on.
-func (n *run) rollbackTarget(previous *v2.Snapshot) (RollbackTarget, error) {
+func (n *run) rollbackTarget(ctx context.Context, previous *v2.Snapshot) (RollbackTarget, error) {
 	if previous == nil {
 		return TargetMissing, nil
 	}
-	rel, err := n.store.read(n.storageNamespace, previous.Name, previous.Version)
+	rel, err := n.store.read(ctx, n.storageNamespace, previous.Name, previous.Version)
 	switch {
 	case errors.Is(err, driver.ErrReleaseNotFound):
 		return TargetCorrupt, nil

@@ -100,7 +100,7 @@ func (m *fakeWorld) revisions(context.Context, string, string) ([]revision, erro
 	return found, nil
 }
 
-func (m *fakeWorld) read(_, _ string, version int) (*helmrelease.Release, error) {
+func (m *fakeWorld) read(_ context.Context, _, _ string, version int) (*helmrelease.Release, error) {
 	for _, r := range m.stored {
 		if r.Version == version {
 			return r, nil
@@ -197,7 +197,7 @@ func (h *memoryHelm) upgrade(ctx context.Context) error {
 }
 
 func (h *memoryHelm) rollback(to *v2.Snapshot) error {
-	rel, err := h.read("", to.Name, to.Version)
+	rel, err := h.read(context.Background(), "", to.Name, to.Version)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.D
 		return InSync, "", nil, nil
 	}
 	if rel == nil {
-		if rel, err = n.store.read(n.storageNamespace, n.name, n.found.stored.Version); err != nil {
+		if rel, err = n.store.read(ctx, n.storageNamespace, n.name, n.found.stored.Version); err != nil {
 			return "", "", nil, fmt.Errorf("failed to retrieve last release from storage: %w", err)
 		}
 	}
@@ -90,7 +90,7 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 	now := known{cluster: n.req.Cluster, stamp: stamp, recorded: recorded}
 	var rel *helmrelease.Release
 	if len(found) > 0 {
-		if rel, err = n.store.read(n.storageNamespace, n.name, found[0].version); err != nil {
+		if rel, err = n.store.read(ctx, n.storageNamespace, n.name, found[0].version); err != nil {
 			return nil, err
 		}
 		now.stored = storedOf(rel, latest)
@@ -99,10 +99,10 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 				return nil, err
 			}
 		}
-		if now.cutOff, err = n.isCutOff(found, rel); err != nil {
+		if now.cutOff, err = n.isCutOff(ctx, found, rel); err != nil {
 			return nil, err
 		}
-		if now.undone, err = n.undoneIn(found, rel); err != nil {
+		if now.undone, err = n.undoneIn(ctx, found, rel); err != nil {
 			return nil, err
 		}
 		if now.leftovers, err = n.leftoversOf(rel, now.undone); err != nil {
@@ -122,7 +122,7 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 // isCutOff reports whether the storage has what the history begins with as it was recorded, and since then
 // nothing but failed tries of our own: the process ended before it had recorded them. What was
 // deployed before is what to go back to still. newest is the first of found.
-func (n *run) isCutOff(found []revision, newest *helmrelease.Release) (bool, error) {
+func (n *run) isCutOff(ctx context.Context, found []revision, newest *helmrelease.Release) (bool, error) {
 	latest := n.obj.Status.History.Latest()
 	if latest == nil {
 		return false, nil
@@ -131,7 +131,7 @@ func (n *run) isCutOff(found []revision, newest *helmrelease.Release) (bool, err
 		rel := newest
 		if i > 0 {
 			var err error
-			if rel, err = n.store.read(n.storageNamespace, n.name, r.version); errors.Is(err, driver.ErrReleaseNotFound) {
+			if rel, err = n.store.read(ctx, n.storageNamespace, n.name, r.version); errors.Is(err, driver.ErrReleaseNotFound) {
 				return false, nil
 			} else if err != nil {
 				return false, err
@@ -168,7 +168,7 @@ func (n *run) newest(ctx context.Context) (found []revision, rel *helmrelease.Re
 	if err != nil || len(found) == 0 {
 		return nil, nil, err
 	}
-	if rel, err = n.store.read(n.storageNamespace, n.name, found[0].version); err != nil {
+	if rel, err = n.store.read(ctx, n.storageNamespace, n.name, found[0].version); err != nil {
 		return found, nil, err
 	}
 	n.hide(rel)

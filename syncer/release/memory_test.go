@@ -101,10 +101,10 @@ func TestReadTogether(t *testing.T) {
 	read := func() error {
 		s.memory = m.For("apps")
 		shares = append(shares, s.memory)
-		if _, err := s.read("apps", "web", 1); err != nil {
+		if _, err := s.read(t.Context(), "apps", "web", 1); err != nil {
 			return err
 		}
-		_, err := s.driver("apps").Query(map[string]string{"owner": "helm", "name": "web"})
+		_, err := s.driver(t.Context(), "apps").Query(map[string]string{"owner": "helm", "name": "web"})
 		return err
 	}
 	for i, refused := range []bool{false, false, true, true} {
@@ -121,7 +121,7 @@ func TestReadTogether(t *testing.T) {
 // crowded is a storage for which there is no room.
 type crowded struct{ *fakeWorld }
 
-func (crowded) read(string, string, int) (*helmrelease.Release, error) {
+func (crowded) read(context.Context, string, string, int) (*helmrelease.Release, error) {
 	return nil, fmt.Errorf("get: %w", ErrNoRoom)
 }
 

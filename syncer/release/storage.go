@@ -103,13 +103,14 @@ func (s helmStore) revisions(ctx context.Context, namespace, name string) ([]rev
 	return revisions(ctx, s.cluster, namespace, name)
 }
 
-func (s helmStore) read(namespace, name string, version int) (*helmrelease.Release, error) {
-	return typed(s.driver(namespace).Get(secretName(name, version)))
+func (s helmStore) read(ctx context.Context, namespace, name string, version int) (*helmrelease.Release, error) {
+	return typed(s.driver(ctx, namespace).Get(secretName(name, version)))
 }
 
-// driver is the storage in the form that Helm's actions take.
-func (s helmStore) driver(namespace string) driver.Driver {
+// driver is the storage in the form that Helm's actions take. What it reads ends with the context.
+func (s helmStore) driver(ctx context.Context, namespace string) driver.Driver {
 	d := driver.NewSecrets(boundedSecrets{
+		ctx:             ctx,
 		SecretInterface: s.clientset.CoreV1().Secrets(namespace),
 		metadata:        s.metadata.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(namespace),
 		memory:          s.memory,
@@ -166,12 +167,16 @@ func sound(rel helmreleaser.Releaser) helmreleaser.Releaser {
 // boundedSecrets refuses Secrets that expand to more than a release can be, or than there is room for.
 type boundedSecrets struct {
 	typedcorev1.SecretInterface
+	// ctx ends what is read: Helm asks with none.
+	ctx context.Context
 	// metadata of the same Secrets.
 	metadata metadata.ResourceInterface
 	memory   *Share
 }
 
-func (b boundedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
+func (b boundedSecrets) Get(_ context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, readTimeout)
+	defer cancel()
 	s, err := b.SecretInterface.Get(ctx, name, o)
 	if err != nil {
 		return nil, err
@@ -193,8 +198,8 @@ func (b boundedSecrets) room(s *corev1.Secret, e expansion) error {
 
 // List reads what Helm needs of those that are listed, the newest of a release and those that are deployed, one by one:
 // all together may be more than an answer may have. Of the others it needs what their labels say, to prune and to purge them.
-func (b boundedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+func (b boundedSecrets) List(_ context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, readTimeout)
 	defer cancel()
 	found, err := b.metadata.List(ctx, o)
 	if err != nil {

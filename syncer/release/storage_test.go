@@ -3,8 +3,10 @@ package release
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -13,7 +15,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
@@ -37,7 +41,7 @@ func TestHostileReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := storageWith(t, "deployed", tc.release)
 			var wrote []*v2.Snapshot
-			o := &observer{Driver: s.driver("apps"), wrote: func(rel *helmrelease.Release) {
+			o := &observer{Driver: s.driver(t.Context(), "apps"), wrote: func(rel *helmrelease.Release) {
 				if rel.Chart != nil {
 					rel.Chart.CRDObjects()
 				}
@@ -102,7 +106,7 @@ func TestBoundedReleases(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, gets := storageWith(t, tc.status, tc.stored...)
-			d := s.driver("apps")
+			d := s.driver(t.Context(), "apps")
 			failsAs := func(err error, want string) bool {
 				return (err != nil) == (want != "") && (err == nil || strings.Contains(err.Error(), want))
 			}
@@ -191,4 +195,58 @@ func storageWith(t *testing.T, status string, releases ...string) (s helmStore, 
 		t.Fatal(err)
 	}
 	return helmStore{session: &session{clientset: clientset, metadata: metadataClient}}, gets
+}
+
+// listed is a storage of which the revisions are known.
+type listed struct {
+	store
+	*fakeWorld
+}
+
+func (l listed) revisions(ctx context.Context, namespace, name string) ([]revision, error) {
+	return l.fakeWorld.revisions(ctx, namespace, name)
+}
+
+func (l listed) read(ctx context.Context, namespace, name string, version int) (*helmrelease.Release, error) {
+	return l.store.read(ctx, namespace, name, version)
+}
+
+// TestReadEnds: who reads one revision after the other from an API server that hangs ends with the reconcile.
+func TestReadEnds(t *testing.T) {
+	ends := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ends }))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(ends) })
+	const most = 10 * time.Second
+	clientset, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, Timeout: most})
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, m := inSync(t)
+	m.manifest = strings.ReplaceAll(manifestOf(named("ConfigMap", "settings")), "namespace: apps}",
+		"namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
+	for range 2 {
+		m.add("web", "apps", &chart.Metadata{Name: "web", Version: "2.0.0"}, wanted.Values, common.StatusFailed)
+	}
+	n := m.newRun(obj, wanted)
+	n.store = listed{helmStore{session: &session{clientset: clientset, metadata: metadata.NewForConfigOrDie(&rest.Config{Host: server.URL})}}, m}
+	found, err := n.store.revisions(t.Context(), "apps", "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := m.stored[len(m.stored)-1]
+	for name, read := range map[string]func(context.Context) error{
+		"Former": func(ctx context.Context) error { _, err := n.former(ctx, "old"); return err },
+		"CutOff": func(ctx context.Context) error { _, err := n.isCutOff(ctx, found, newest); return err },
+		"Undone": func(ctx context.Context) error { _, err := n.undoneIn(ctx, found, newest); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			begin := time.Now()
+			if err := read(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > most/2 {
+				t.Errorf("after %s: %v", time.Since(begin), err)
+			}
+		})
+	}
 }

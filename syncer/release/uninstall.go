@@ -203,7 +203,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	// A revision that is gone took with it what it had. What is on record besides is still to go.
 	n.found.leftovers = undeleted(entriesOf(n.obj.Status.Inventory))
 	if rel != nil && rel.Info.Status != common.StatusUninstalled {
-		if going, n.found.leftovers, err = n.stillIn(found, rel); err != nil {
+		if going, n.found.leftovers, err = n.stillIn(ctx, found, rel); err != nil {
 			return Outcome{}, err
 		}
 	}
@@ -244,7 +244,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 
 // stillIn are the objects that go with the newest revision, which is the first of found, and those on
 // record that it does not have.
-func (n *run) stillIn(found []revision, rel *helmrelease.Release) (going, left []inventory.Entry, err error) {
+func (n *run) stillIn(ctx context.Context, found []revision, rel *helmrelease.Release) (going, left []inventory.Entry, err error) {
 	objects, _, err := objectsOf(rel, n.mapper)
 	if err != nil {
 		return nil, nil, err
@@ -259,7 +259,7 @@ func (n *run) stillIn(found []revision, rel *helmrelease.Release) (going, left [
 	if mine && n.found.successor == "" {
 		going = goingOf(objects)
 	}
-	undone, err := n.undoneIn(found, rel)
+	undone, err := n.undoneIn(ctx, found, rel)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -286,7 +286,7 @@ func (n *run) former(ctx context.Context, name string) (bool, error) {
 		return false, fmt.Errorf("cannot list revisions of release %s/%s: %w", n.namespace, n.name, err)
 	}
 	for _, r := range found {
-		rel, err := n.store.read(n.storageNamespace, n.name, r.version)
+		rel, err := n.store.read(ctx, n.storageNamespace, n.name, r.version)
 		if errors.Is(err, driver.ErrReleaseNotFound) {
 			continue
 		}

@@ -31,7 +31,7 @@ type world struct {
 type store interface {
 	// revisions lists what there is of a release, the newest first.
 	revisions(ctx context.Context, namespace, name string) ([]revision, error)
-	read(namespace, name string, version int) (*helmrelease.Release, error)
+	read(ctx context.Context, namespace, name string, version int) (*helmrelease.Release, error)
 }
 
 // actor carries out one action on a release.
