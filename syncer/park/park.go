@@ -62,7 +62,8 @@ type Options struct {
 	Patience time.Duration
 	Aside    int
 	// Share is how many of one namespace may be aside: those that took long before wait for each other then, and leave room
-	// to those of others. Those of which that was not known may be beyond it for a minute, if there is room. 0 bounds none.
+	// to those of others, there and where they wait. Those of which that was not known may be beyond it for a minute, if there
+	// is room. 0 bounds none.
 	Share int
 	// Deadline is how long a reconcile may run, without what it waits; 0 sets none.
 	Deadline time.Duration
@@ -92,6 +93,7 @@ type Lot struct {
 	slow   map[reconcile.Request]struct{} // whose last reconcile took long
 	shares map[string]*share              // by namespace
 	parked int
+	of     map[string]int // those that are parked, by namespace
 	queue  Queue
 	// stop ends with the controller.
 	stop context.Context
@@ -113,7 +115,7 @@ type Backoff interface {
 func New(inner reconcile.Reconciler, o Options) *Lot {
 	return &Lot{
 		inner: inner, options: o, places: make(chan struct{}, o.Workers), aside: make(chan struct{}, o.Aside),
-		busy: map[reconcile.Request]*job{}, slow: map[reconcile.Request]struct{}{}, shares: map[string]*share{}, stop: context.Background(),
+		busy: map[reconcile.Request]*job{}, slow: map[reconcile.Request]struct{}{}, shares: map[string]*share{}, of: map[string]int{}, stop: context.Background(),
 	}
 }
 
@@ -255,6 +257,9 @@ func (j *job) run(ctx context.Context, req reconcile.Request) {
 	parked := j.isParked
 	if parked {
 		l.parked--
+		if l.of[j.namespace]--; l.of[j.namespace] == 0 {
+			delete(l.of, j.namespace)
+		}
 	}
 	again, queue := j.again, l.queue
 	l.mu.Unlock()
@@ -359,12 +364,16 @@ func (j *job) park() bool {
 	return true
 }
 
-// free gives the worker away, if there is room to park. The lot is locked.
+// free gives the worker away, if there is room to park, of which a namespace has as large a part as of the room aside. The lot is
+// locked.
 func (j *job) free() bool {
-	if j.lot.parked >= j.lot.options.Parked {
+	l := j.lot
+	o := l.options
+	if l.parked >= o.Parked || o.Share > 0 && l.of[j.namespace] >= o.Parked*o.Share/max(o.Aside, 1) {
 		return false
 	}
-	j.lot.parked++
+	l.parked++
+	l.of[j.namespace]++
 	j.isParked, j.holds = true, nothing
 	close(j.freed)
 	return true

@@ -543,6 +543,52 @@ func TestShareOfUnknown(t *testing.T) {
 	}
 }
 
+// TestShareOfParked: those of one namespace that wait for each other leave room to wait to those of others.
+func TestShareOfParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow atomic.Int64
+		o := Options{Workers: 1, Parked: 4, Patience: patience, Aside: 2, Share: 1, Backoff: limiter()}
+		c, stop := startWith(t, o, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			took := time.Minute
+			if req.Namespace == "evil" {
+				took = 10 * time.Hour
+			}
+			select {
+			case <-time.After(took):
+			case <-ctx.Done():
+				return reconcile.Result{}, ctx.Err()
+			}
+			if req.Namespace != "evil" {
+				slow.Add(1)
+			}
+			return reconcile.Result{}, nil
+		})
+		defer stop()
+		for i := range 6 {
+			c.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "evil", Name: fmt.Sprint(i)}})
+		}
+		time.Sleep(10 * time.Minute)
+		for range 2 {
+			c.queue.Add(request("slow"))
+			time.Sleep(55 * time.Second)
+			c.lot.mu.Lock()
+			if c.lot.of["evil"] != 2 || c.lot.of["x"] != 1 {
+				t.Errorf("parked are %v, want two of the one namespace, and that of the other", c.lot.of)
+			}
+			c.lot.mu.Unlock()
+			time.Sleep(5 * time.Minute)
+		}
+		if slow.Load() != 2 {
+			t.Errorf("another that takes long ended %d times, want twice", slow.Load())
+		}
+		time.Sleep(200 * time.Hour)
+		synctest.Wait()
+		if c.lot.parked != 0 || len(c.lot.of) != 0 || len(c.lot.shares) != 0 {
+			t.Errorf("%d are parked, %v, of %d namespaces", c.lot.parked, c.lot.of, len(c.lot.shares))
+		}
+	})
+}
+
 // TestEndedByShare: what a reconcile that was ended makes of it is not told as an error of its object.
 func TestEndedByShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
