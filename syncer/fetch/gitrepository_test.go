@@ -348,13 +348,15 @@ func TestSuspendedGone(t *testing.T) {
 // it is until it is fetched, and so does one that is suspended.
 func TestEndedByShare(t *testing.T) {
 	b := newGitBench(t)
-	b.commit("fleet", "main", "a.yaml", "1")
+	first := "main@sha1:" + b.commit("fleet", "main", "a.yaml", "1")
+	b.commit("fleet", "main", "a.yaml", "2")
 	spec := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n"
 	b.declare("fleet", spec)
 	b.want("fleet", "the first time", good, "Normal NewArtifact")
 	for name, change := range map[string]string{"Fetched": "", "Suspended": "suspend: true\n"} {
 		t.Run(name, func(t *testing.T) {
 			b.begin()
+			b.Snapshots.Retain(source.Holder{Kind: "Child"}, source.Pinned{Key: gitKey("fleet"), Revision: first})
 			b.declare("fleet", spec+change)
 			obj := b.get("fleet")
 			obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: name}
@@ -368,6 +370,9 @@ func TestEndedByShare(t *testing.T) {
 			}
 			if is := states(b.get("fleet").Status.Conditions); !cmp.Equal(is, good) || len(b.events.Events) > 0 {
 				t.Errorf("conditions %v, and %d events", is, len(b.events.Events))
+			}
+			if err := b.Snapshots.Failure(gitKey("fleet"), first); err != nil {
+				t.Errorf("of an older revision it is said: %v", err)
 			}
 			if handled := b.get("fleet").Status.LastHandledReconcileAt; change == "" && handled == name {
 				t.Error("who asked for it has an answer")

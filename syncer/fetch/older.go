@@ -3,6 +3,7 @@ package fetch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
@@ -90,6 +92,9 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 				continue
 			}
 			failed = true
+			if errors.Is(context.Cause(ctx), park.ErrShare) {
+				break // that says nothing of the revision
+			}
 		}
 		if isNew := s.Snapshots.Fail(key, revision, err); isNew && led {
 			s.event(ctx, obj, corev1.EventTypeWarning, ReasonRevisionNotFetched, "%s", s.Snapshots.Failure(key, revision))
