@@ -60,7 +60,8 @@ func (r *Reconciler) Declares(ctx context.Context, owner client.Object, view *so
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, refused.err)}
 	}
 	objects, err := r.Releases.Declares(ctx, release.Request{
-		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory, Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx), Chart: run.chart,
+		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory, Chart: run.chart,
+		Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx),
 	})
 	if err != nil {
 		return claim.Declaration{Unknown: fmt.Errorf("cannot render HelmRelease %s/%s: %w", obj.Namespace, obj.Name, err), Passing: errors.Is(err, release.ErrNoRoom)}

@@ -131,7 +131,8 @@ func (r *Reconciler) check(_ context.Context, run *run) *refusal {
 func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 	obj := run.Obj
 	outcome, err := r.Releases.Sync(ctx, release.Request{
-		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory, Cluster: run.cluster, Local: obj.Spec.KubeConfig == nil, Redact: run.redact, Log: log.FromContext(ctx),
+		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory,
+		Cluster: run.cluster, Local: obj.Spec.KubeConfig == nil, Redact: run.redact, Log: log.FromContext(ctx),
 		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write, SaveLast: run.WriteAhead,
 		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), r.applied(ctx, run)), HandOver: run.held().HandOver, Keep: run.keep,
 	})

@@ -48,7 +48,7 @@ const mostBeyond = time.Minute
 
 // ErrShare is the cause of the end of a reconcile's context, and its error: it takes long, and as many of its namespace
 // do already as may.
-var ErrShare = errors.New("it takes long, and so do as many others of its namespace as there is room for; it goes on once one of them has ended")
+var ErrShare = errors.New("it takes long, and so do as many others of its namespace as may; it goes on once one of them has ended")
 
 // Options of New.
 type Options struct {
@@ -115,7 +115,8 @@ type Backoff interface {
 func New(inner reconcile.Reconciler, o Options) *Lot {
 	return &Lot{
 		inner: inner, options: o, places: make(chan struct{}, o.Workers), aside: make(chan struct{}, o.Aside),
-		busy: map[reconcile.Request]*job{}, slow: map[reconcile.Request]struct{}{}, shares: map[string]*share{}, of: map[string]int{}, stop: context.Background(),
+		busy: map[reconcile.Request]*job{}, slow: map[reconcile.Request]struct{}{},
+		shares: map[string]*share{}, of: map[string]int{}, stop: context.Background(),
 	}
 }
 

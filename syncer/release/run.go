@@ -63,8 +63,8 @@ func (r *Releases) newRun(req Request) *run {
 	obj := req.Object
 	memory := cmp.Or(req.Memory.Beside(), r.Memory.For(obj.Namespace))
 	return &run{
-		Releases: r, req: req, obj: obj, log: req.Log,
-		memory: memory, rendered: memory.Beside(), name: ShortName(obj.GetReleaseName()), namespace: obj.GetReleaseNamespace(), storageNamespace: obj.GetStorageNamespace(),
+		Releases: r, req: req, obj: obj, log: req.Log, memory: memory, rendered: memory.Beside(),
+		name: ShortName(obj.GetReleaseName()), namespace: obj.GetReleaseNamespace(), storageNamespace: obj.GetStorageNamespace(),
 	}
 }
 
