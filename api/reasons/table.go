@@ -266,8 +266,8 @@ func helmRelease() Section {
 			},
 			{
 				Reasons: []string{"PruneBlocked"},
-				Means:   "an upgrade, a remediation or the end of the release would delete something protected",
-				Next:    "restore it; or confirm with `cascade.dev/deletion: confirmed` on it or on the HelmRelease, and remove it after that",
+				Means:   "an upgrade, a remediation or the end of the release would delete something protected; or Clusters of the release would be built a second time, in the cluster of another `spec.kubeConfig`",
+				Next:    "restore it; or confirm with `cascade.dev/deletion: confirmed` on it or on the HelmRelease, and remove it after that; for Clusters built twice, take back the change, or `cascade pivot`",
 			},
 			{
 				Reasons: []string{"UnsupportedVersionStep"},

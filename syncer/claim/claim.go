@@ -313,7 +313,7 @@ func isLayer(kind schema.GroupKind) bool {
 	return kind == schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "Layer"}
 }
 
-// recordedAt is where the objects of an owner's inventory are. A Kustomization that is given
+// recordedAt is where the objects of an owner's inventory are. One that is given
 // another cluster has them in the one before until it has left that.
 func (c *Claims) recordedAt(o client.Object) target.Ref {
 	if ref := onRecord(o); ref != nil {
@@ -324,19 +324,22 @@ func (c *Claims) recordedAt(o client.Object) target.Ref {
 
 // declaredAt is where an owner is to have what it declares, with the identity of the cluster
 // that is on record unless another one is meant by now.
-func (c *Claims) declaredAt(o client.Object) target.Ref {
+func (c *Claims) declaredAt(o client.Object) target.Ref { return c.wantedAt(o).Record(onRecord(o)) }
+
+// wantedAt is declaredAt as far as the spec says.
+func (c *Claims) wantedAt(o client.Object) target.Ref {
 	switch o := o.(type) {
 	case *kustomizev1.Kustomization:
-		return target.Of(o, c.ServiceAccount).Record(onRecord(o))
+		return target.Of(o, c.ServiceAccount)
 	case *helmv2.HelmRelease:
 		return target.OfRelease(o, c.ServiceAccount)
 	}
 	return target.Ref{}
 }
 
-// onRecord is the target that is recorded on a Kustomization; nil without a record.
+// onRecord is the target that is recorded on an owner; nil without a record.
 func onRecord(o client.Object) *target.Ref {
-	if _, ok := o.(*kustomizev1.Kustomization); !ok {
+	if isLayer(EntryOf(o).GroupKind()) {
 		return nil
 	}
 	ref, err := target.Decode(o.GetAnnotations()[target.Annotation])

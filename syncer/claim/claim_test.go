@@ -269,7 +269,11 @@ func TestClaims(t *testing.T) {
 		"ToOwnKubeconfig": {"and the other way round", kustomization("new", config.ID(), nil), config, target.Ref{Kind: "Secret", Name: "own", Cluster: "home"}, "Kustomization/apps/new"},
 		"OtherKubeconfig": {"a kubeconfig of another cluster", kustomization("new", config.ID(), back("other", "uid")), config, target.Ref{}, ""},
 		"NotOnRecord":     {"a kubeconfig that leads back, which is not on record yet", kustomization("new", config.ID(), leads("own")), config, target.Ref{}, "Kustomization/apps/new"},
-		"ReleaseBack":     {"the same of a release, which never has it on record", release(config.ID(), other(own, "apps")), config, target.Ref{}, "HelmRelease/apps/web"},
+		"ReleaseBack":     {"the same of a release, which has it on record no more than that", release(config.ID(), other(own, "apps")), config, target.Ref{}, "HelmRelease/apps/web"},
+		"ReleaseMoves": {"a release that was given another cluster, and has not left this one", release(config.ID(), func(h *helmv2.HelmRelease) {
+			other(secret, "apps")(h)
+			target.SetRecorded(h, target.Ref{Kind: "Secret", Name: "own", Cluster: "home"}.Encode())
+		}), config, target.Ref{}, "HelmRelease/apps/web"},
 		"BackFromRelease": {"and the other way round", kustomization("new", config.ID(), nil), config, target.Ref{Kind: "Secret", Name: "own"}, "Kustomization/apps/new"},
 		"TwoSecrets":      {"two Secrets lead to one cluster", release(config.ID(), other(secret, "apps")), config, target.Ref{Kind: "Secret", Name: "other"}, "HelmRelease/apps/web"},
 		"Stranger":        {"the cluster of another team says that it is the one that is asked about", release(config.ID(), other(own, "others")), config, target.Ref{}, "HelmRelease/others/web?"},

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"time"
 
-	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/syncer/target"
@@ -18,8 +17,8 @@ const (
 	identifyTimeout = 10 * time.Second
 	mostAsking      = 15 * time.Second
 	// identityHolds is how long an answer counts, and silenceHolds how long that there was none.
-	// A tier may have a thousand releases with a kubeconfig, none of which has its cluster on
-	// record. An old answer would be about what the kubeconfig was before.
+	// A tier may have a thousand releases with a kubeconfig that no cluster is on record
+	// of. An old answer would be about what the kubeconfig was before.
 	identityHolds = 30 * time.Second
 	silenceHolds  = 2 * time.Minute
 )
@@ -186,15 +185,10 @@ func (c *Claims) identified(at lead) (cluster string, asked bool) {
 // keepRecord gives an owner as it is declared what the live one has on record of its cluster, if
 // it is to be the same.
 func (s *survey) keepRecord(o, live client.Object) {
-	next, ok := o.(*kustomizev1.Kustomization)
-	now, exists := live.(*kustomizev1.Kustomization)
-	if !ok || !exists {
+	if live == nil {
 		return
 	}
-	if wanted := target.Of(next, s.ServiceAccount).Record(onRecord(now)); wanted.Cluster != "" {
-		if next.Annotations == nil {
-			next.Annotations = map[string]string{}
-		}
-		next.Annotations[target.Annotation] = wanted.Encode()
+	if wanted := s.wantedAt(o).Record(onRecord(live)); wanted.Cluster != "" {
+		target.SetRecorded(o, wanted.Encode())
 	}
 }

@@ -10,7 +10,8 @@ import (
 // aim sets the cluster that is released to. Another cluster must answer.
 func (r *Reconciler) aim(ctx context.Context, run *run) *refusal {
 	obj := run.Obj
-	cluster, err := r.Targets.Connect(ctx, obj.Namespace, target.OfRelease(obj, r.Targets.ServiceAccount))
+	run.target = target.OfRelease(obj, r.Targets.ServiceAccount)
+	cluster, err := r.Targets.Connect(ctx, obj.Namespace, run.target)
 	if err == nil && obj.Spec.KubeConfig != nil {
 		err = cluster.Answers(ctx, r.Now())
 	}

@@ -103,6 +103,8 @@ type Releases interface {
 	Sync(context.Context, release.Request) (release.Outcome, error)
 	// Uninstall removes a release. The outcome is zero when it is gone.
 	Uninstall(context.Context, release.Request) (release.Outcome, error)
+	// Has reports whether a cluster has the release that the status of an object is about.
+	Has(context.Context, release.Request) (bool, error)
 	// Declares renders what a release would have, and writes nothing.
 	Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error)
 	// Forget drops what is kept for an object that is gone.

@@ -43,9 +43,10 @@ type run struct {
 	redact    func(string) string
 	// memory has the values until the reconcile ends.
 	memory *release.Share
-	// cluster is what is released to, firstSync what is on record of its Clusters:
-	// set by aim.
+	// cluster is what is released to, target leads to it, firstSync is what is on record of its
+	// Clusters: set by aim.
 	cluster   *apply.Cluster
+	target    target.Ref
 	firstSync firstsync.Keeper
 	// outcome is what apply or uninstall held back; nil before that.
 	outcome *release.Outcome
@@ -104,7 +105,7 @@ type step func(context.Context, *run) *refusal
 // reconcile takes the steps of a release in Flux's order. One that refuses ends
 // the reconcile.
 func (r *Reconciler) reconcile(ctx context.Context, run *run) (ctrl.Result, error) {
-	for _, step := range []step{r.check, r.template, r.depend, r.find, r.build, r.aim} {
+	for _, step := range []step{r.check, r.template, r.depend, r.find, r.build, r.aim, r.move} {
 		if refused := step(ctx, run); refused != nil {
 			return r.refuse(ctx, run, refused)
 		}
@@ -132,9 +133,9 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 	obj := run.Obj
 	outcome, err := r.Releases.Sync(ctx, release.Request{
 		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory,
-		Cluster: run.cluster, Local: obj.Spec.KubeConfig == nil, Redact: run.redact, Log: log.FromContext(ctx),
+		Cluster: run.cluster, Local: run.target.Local(), Redact: run.redact, Log: log.FromContext(ctx),
 		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write, SaveLast: run.WriteAhead,
-		Claimed: r.Claims.Except(obj, target.OfRelease(obj, r.Targets.ServiceAccount), r.applied(ctx, run)), HandOver: run.held().HandOver, Keep: run.keep,
+		Claimed: r.Claims.Except(obj, run.target, r.applied(ctx, run)), HandOver: run.held().HandOver, Keep: run.keep,
 	})
 	// What is stalled waits for a change of the object, which is tried without a request.
 	run.outstanding = !outcome.Stalled && outstanding(obj)
@@ -184,9 +185,9 @@ type refusal struct {
 	event bool
 	// kind of the event; a warning, if it is empty.
 	kind string
-	// stalls: only a change of the object can end it.
+	// stalls: only a person can end it, by a change of the object in most cases.
 	stalls bool
-	// wait is when to look again, 0 for as soon as the backoff allows.
+	// wait is when to look again, 0 for as soon as the backoff allows, or for never if it stalls.
 	wait time.Duration
 	// passing: it is known to end by itself, or its condition tells of it, and Ready stays as it is.
 	passing bool
@@ -215,7 +216,7 @@ func (r *Reconciler) refuse(ctx context.Context, run *run, f *refusal) (ctrl.Res
 	}
 	switch {
 	case f.stalls:
-		return ctrl.Result{}, nil
+		return ctrl.Result{RequeueAfter: f.wait}, nil
 	case f.wait > 0:
 		log.FromContext(ctx).Info(message)
 		return ctrl.Result{RequeueAfter: f.wait}, nil

@@ -5,8 +5,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -25,14 +28,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -53,16 +59,25 @@ type fakeReleases struct {
 	sync      func(context.Context, release.Request) (release.Outcome, error)
 	uninstall func() (release.Outcome, error)
 	declares  func() ([]*unstructured.Unstructured, error)
+	// has reports whether our own cluster, or another one, has the release.
+	has       func(local bool) bool
 	forgotten int
 	last      types.UID
+	// uninstalls are the clusters in which it was asked to uninstall.
+	uninstalls []*apply.Cluster
 }
 
 func (f *fakeReleases) Sync(ctx context.Context, r release.Request) (release.Outcome, error) {
 	return f.sync(ctx, r)
 }
 
-func (f *fakeReleases) Uninstall(context.Context, release.Request) (release.Outcome, error) {
+func (f *fakeReleases) Uninstall(_ context.Context, r release.Request) (release.Outcome, error) {
+	f.uninstalls = append(f.uninstalls, r.Cluster)
 	return f.uninstall()
+}
+
+func (f *fakeReleases) Has(_ context.Context, r release.Request) (bool, error) {
+	return f.has != nil && f.has(r.Local), nil
 }
 
 func (f *fakeReleases) Forget(_ types.NamespacedName, uid types.UID) {
@@ -642,6 +657,198 @@ func TestAimStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// otherCluster is the way to another cluster, which tells whose it is unless uid is empty.
+func otherCluster(t *testing.T, uid string) *corev1.Secret {
+	t.Helper()
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		var answer any
+		switch r.URL.Path {
+		case "/readyz":
+			answer = "ok"
+		case "/api":
+			answer = metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
+		case "/apis":
+			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+		case "/api/v1":
+			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
+				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}}}
+		default:
+			answer = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
+				ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: types.UID(uid)}}
+			if uid == "" {
+				w.WriteHeader(http.StatusForbidden)
+				answer = apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, metav1.NamespaceSystem, nil).Status()
+			}
+		}
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "way"}, Data: map[string][]byte{"value": []byte(s.URL)}}
+}
+
+// withClusters is our own cluster with some Clusters in it.
+type withClusters struct {
+	client.Client
+	there []string
+}
+
+func (c withClusters) RESTMapper() apimeta.RESTMapper {
+	mapper := apimeta.NewDefaultRESTMapper(nil)
+	mapper.Add(clusterapi.ClusterKind.WithVersion("v1beta2"), apimeta.RESTScopeNamespace)
+	return mapper
+}
+
+func (c withClusters) Get(ctx context.Context, name client.ObjectKey, into client.Object, o ...client.GetOption) error {
+	switch kind := into.GetObjectKind().GroupVersionKind().GroupKind(); {
+	case kind != clusterapi.ClusterKind:
+		return c.Client.Get(ctx, name, into, o...)
+	case slices.Contains(c.there, name.Name):
+		return nil
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Group: clusterapi.Group, Resource: "clusters"}, name.Name)
+}
+
+// takeMoving is take with the way to another cluster of a UID, and Clusters in our own, which has UID here.
+func takeMoving(t *testing.T, uid string, obj *helmv2.HelmRelease, clusters ...string) *steps {
+	t.Helper()
+	s := take(t, obj, otherCluster(t, uid), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "here"}})
+	s.Targets.Local = &apply.Cluster{Client: withClusters{s.client, clusters}, Config: &rest.Config{}}
+	s.Targets.Scheme = s.client.Scheme()
+	s.Targets.Kubeconfig = func(url []byte) (*rest.Config, error) {
+		return &rest.Config{Host: string(url), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, nil
+	}
+	return s
+}
+
+// installed is a HelmRelease that is released, with a Cluster in it or without.
+func installed(with string, change func(*helmv2.HelmRelease)) *helmv2.HelmRelease {
+	return shop(func(h *helmv2.HelmRelease) {
+		h.Status.StorageNamespace = "apps"
+		h.Status.History = helmv2.Snapshots{{Name: "shop", Namespace: "apps", Version: 1}}
+		e := inventory.Entry{Namespace: "apps", Name: "prod", Kind: "ConfigMap", Version: "v1"}
+		if with == clusterapi.Cluster {
+			e.Group, e.Kind, e.Version = clusterapi.Group, clusterapi.Cluster, "v1beta2"
+		}
+		h.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: e.ID(), Version: e.Version}}}
+		change(h)
+	})
+}
+
+// TestMoveStep: what a HelmRelease has in one cluster is never taken for what it has in the next, and a Cluster is
+// not built in two.
+func TestMoveStep(t *testing.T) {
+	away := func(h *helmv2.HelmRelease) {
+		h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	}
+	recorded := func(name, uid string, change func(*helmv2.HelmRelease)) func(*helmv2.HelmRelease) {
+		return func(h *helmv2.HelmRelease) {
+			change(h)
+			recordAt(h, name, uid)
+		}
+	}
+	home := func(*helmv2.HelmRelease) {}
+	here, both := func(local bool) bool { return local }, func(bool) bool { return true }
+	for name, tc := range map[string]struct {
+		reason string
+		obj    *helmv2.HelmRelease
+		uid    string
+		has    func(local bool) bool
+		there  []string
+		want   string
+		// keeps: the status is about what is released to. record is the cluster that is on record then.
+		keeps  bool
+		record string
+		events int
+	}{
+		"Here":      {"it was always here", installed("", home), "there", nil, nil, "", true, "", 0},
+		"First":     {"nothing was installed", shop(away), "there", nil, nil, "", false, "there", 0},
+		"TakenOver": {"Flux released it there", installed(clusterapi.Cluster, away), "there", nil, nil, "", true, "there", 0},
+		"Again":     {"it is on record", installed(clusterapi.Cluster, recorded("way", "there", away)), "there", nil, nil, "", true, "there", 0},
+		"Away":      {"what was installed here is left here", installed("", away), "there", here, nil, "", false, "there", 1},
+		"Retargeted": {"with another namespace, for which the former release would be uninstalled first", installed("", func(h *helmv2.HelmRelease) {
+			away(h)
+			h.Spec.TargetNamespace = "web"
+		}), "there", here, nil, "", false, "there", 1},
+		"Itself":      {"the kubeconfig leads home", installed(clusterapi.Cluster, away), "here", here, []string{"prod"}, "", true, "here", 0},
+		"Cluster":     {"it would be built a second time", installed(clusterapi.Cluster, away), "there", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "", 0},
+		"ClusterGone": {"it was moved", installed(clusterapi.Cluster, away), "there", here, nil, "", false, "there", 1},
+		"Mute":        {"the cluster does not tell which it is, and does not have the release", installed("", away), "", here, nil, "", false, "", 1},
+		"MuteCluster": {"the same with a Cluster", installed(clusterapi.Cluster, away), "", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "", 0},
+		"MuteSame":    {"it has the release", installed("", away), "", both, nil, "", true, "", 0},
+		"Home":        {"what was installed there is left there", installed("", recorded("way", "there", home)), "there", nil, nil, "", false, "", 1},
+		"HomeUnknown": {"nobody can tell whether the Cluster is there", installed(clusterapi.Cluster, recorded("gone", "there", home)), "there", nil, nil, v1alpha1.ReasonPruneBlocked, true, "there", 0},
+		"Replaced":    {"the kubeconfig leads to another cluster", installed("", recorded("way", "before", away)), "there", nil, nil, "", false, "there", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := takeMoving(t, tc.uid, tc.obj, tc.there...)
+			s.helm.has = tc.has
+			expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), "", false, 0)
+			stalls, wait := tc.want != "", time.Duration(0)
+			if stalls {
+				wait = heldPoll
+			}
+			expect(t, tc.reason, s.Reconciler.move(t.Context(), s.run), tc.want, stalls, wait)
+			on := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.Obj), on); err != nil {
+				t.Fatal(err)
+			}
+			if keeps := len(on.Status.History) > 0 && on.Status.StorageNamespace != "" && on.Status.Inventory != nil; keeps != tc.keeps || len(s.events.Events) != tc.events {
+				t.Errorf("%s: it keeps what is on record: %t, want %t; %d events", tc.reason, keeps, tc.keeps, len(s.events.Events))
+			}
+			if ref, _ := target.Decode(on.Annotations[target.Annotation]); ref.Cluster != tc.record {
+				t.Errorf("%s: on record is %+v, want cluster %q", tc.reason, ref, tc.record)
+			}
+			if held := apimeta.IsStatusConditionTrue(s.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition); held != stalls {
+				t.Errorf("%s: it is told as held: %t", tc.reason, held)
+			}
+		})
+	}
+}
+
+// TestElsewhereUnapplied: what is uninstalled with a HelmRelease is what it installed, also if it was given another
+// cluster since.
+func TestElsewhereUnapplied(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*helmv2.HelmRelease)
+		has    func(local bool) bool
+		// here, there: it is uninstalled in our own cluster, or in the other one.
+		here, there bool
+		events      int
+	}{
+		"Here":    {"it was never released there", func(*helmv2.HelmRelease) {}, func(local bool) bool { return local }, true, false, 0},
+		"There":   {"it was, and there is no record, as with Flux", func(*helmv2.HelmRelease) {}, nil, false, true, 0},
+		"NoWay":   {"the Secret is not there yet", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig.SecretRef.Name = "later" }, func(local bool) bool { return local }, true, false, 0},
+		"Home":    {"it was to come back", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = nil; recordAt(h, "way", "there") }, nil, false, true, 0},
+		"Another": {"the kubeconfig leads to a cluster that was built anew", func(h *helmv2.HelmRelease) { recordAt(h, "way", "before") }, nil, false, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) {
+				h.DeletionTimestamp = &metav1.Time{Time: noon}
+				h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+				tc.change(h)
+			}))
+			s.helm.has = tc.has
+			s.helm.uninstall = func() (release.Outcome, error) { return release.Outcome{}, nil }
+			if _, err := s.finalize(t.Context(), s.run); err != nil || len(s.Obj.Finalizers) > 0 {
+				t.Fatalf("%s: %v, and the finalizers are %q", tc.reason, err, s.Obj.Finalizers)
+			}
+			at := s.helm.uninstalls
+			if here, there := slices.Contains(at, s.Targets.Local), len(at) > 0 && at[0] != s.Targets.Local; here != tc.here || there != tc.there || len(s.events.Events) != tc.events {
+				t.Errorf("%s: uninstalled here: %t, there: %t, want %t and %t; %d events", tc.reason, here, there, tc.here, tc.there, len(s.events.Events))
+			}
+		})
+	}
+}
+
+// recordAt has a HelmRelease record that it was released to a cluster, by a kubeconfig.
+func recordAt(h *helmv2.HelmRelease, way, uid string) {
+	target.SetRecorded(h, target.Ref{Kind: "Secret", Name: way, Cluster: uid}.Encode())
 }
 
 // TestApplyStep: what follows from what a release did, health included, which is a

@@ -67,13 +67,19 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	case removed:
 		return leave("the kind HelmRelease itself is being removed")
 	}
-	switch why, err := r.clusterGone(ctx, obj); {
+	at := target.OfRelease(obj, r.Targets.ServiceAccount)
+	switch before, err := r.before(ctx, obj); {
+	case err != nil:
+		return stay(err)
+	case before != nil:
+		at = *before
+	}
+	switch why, err := r.clusterGone(ctx, obj, at); {
 	case err != nil:
 		return stay(err)
 	case why != "":
 		return leave(why)
 	}
-	at := target.OfRelease(obj, r.Targets.ServiceAccount)
 	switch missing, err := r.Targets.AccountGone(ctx, obj.Namespace, at); {
 	case err != nil:
 		return stay(fmt.Errorf("failed to confirm ServiceAccount '%s' can be used to uninstall release: %w", at.Account(), err))
@@ -87,8 +93,14 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	if err != nil {
 		return stay(fmt.Errorf("failed to build REST client getter to uninstall release: %w", err))
 	}
+	switch other, err := r.isOther(ctx, obj, at); {
+	case err != nil:
+		return stay(err)
+	case other:
+		return leave(fmt.Sprintf("the cluster that %s %s leads to is another one now", at.Kind, at.Name))
+	}
 	outcome, err := r.Releases.Uninstall(ctx, release.Request{
-		Object: obj, Cluster: cluster, Save: run.Write, Log: log.FromContext(ctx),
+		Object: obj, Cluster: cluster, Local: at.Local(), Save: run.Write, Log: log.FromContext(ctx),
 		Claimed: r.Claims.Except(obj, at, claim.Applied{}), HandOver: run.held().HandOver, Keep: run.keep,
 	})
 	if err == nil {
@@ -106,8 +118,7 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 // clusterGone tells why nothing can be uninstalled in another cluster: the way
 // to it is gone, or Cluster API is taking it down, and with it all that is
 // installed there.
-func (r *Reconciler) clusterGone(ctx context.Context, obj *helmv2.HelmRelease) (string, error) {
-	ref := target.OfRelease(obj, "")
+func (r *Reconciler) clusterGone(ctx context.Context, obj *helmv2.HelmRelease, ref target.Ref) (string, error) {
 	if ref.Local() {
 		return "", nil
 	}

@@ -3,9 +3,7 @@ package kustomization
 import (
 	"context"
 	"fmt"
-	"strings"
 
-	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,13 +26,9 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		run.memo = r.Memo
 		return nil
 	}
-	var recorded *target.Ref
-	if text := obj.Annotations[target.Annotation]; text != "" {
-		ref, err := r.recordedTarget(obj, text)
-		if err != nil {
-			return refuse(err)
-		}
-		recorded = &ref
+	recorded, err := target.Recorded(obj, target.Of(obj, r.Targets.ServiceAccount))
+	if err != nil {
+		return refuse(err)
 	}
 	if run.target.Local() && recorded == nil {
 		run.memo = r.Memo
@@ -103,35 +97,11 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 	return r.recordTarget(ctx, run, target.Ref{User: ref.User, Cluster: own.Cluster}.Encode())
 }
 
-// recordedTarget reads the annotation, which whoever may write the object can
-// write too: it must not lend more rights than the object has. What was recorded without
-// a service account is reached as the one that the object has now.
-func (r *Reconciler) recordedTarget(obj *kustomizev1.Kustomization, text string) (target.Ref, error) {
-	ref, err := target.Decode(text)
-	if err != nil {
-		return ref, err
-	}
-	if ref.User == "" {
-		ref.User = target.Of(obj, r.Targets.ServiceAccount).User
-	} else if !strings.HasPrefix(ref.User, target.User(obj.Namespace, "")) {
-		return ref, fmt.Errorf("cannot use annotation %s: it names a user who is no service account of the namespace; remove it", target.Annotation)
-	}
-	return ref, nil
-}
-
 // recordTarget writes down what the inventory is about, ahead of applying; nothing of our own
 // cluster, unless that is being left.
 func (r *Reconciler) recordTarget(ctx context.Context, run *run, about string) error {
-	switch {
-	case run.Obj.Annotations[target.Annotation] == about:
+	if !target.SetRecorded(run.Obj, about) {
 		return nil
-	case about == "":
-		delete(run.Obj.Annotations, target.Annotation)
-	default:
-		if run.Obj.Annotations == nil {
-			run.Obj.Annotations = map[string]string{}
-		}
-		run.Obj.Annotations[target.Annotation] = about
 	}
 	if err := run.WriteMetadata(ctx); err != nil {
 		return fmt.Errorf("cannot record target of Kustomization %s: %w", run.name(), err)

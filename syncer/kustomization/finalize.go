@@ -44,12 +44,13 @@ func (r *Reconciler) finalize(ctx context.Context, run *run) (ctrl.Result, error
 func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	obj := run.Obj
 	stay := func(reason string, err error) *end { return r.failed(ctx, run, reason, err) }
-	var err error
 	ref := target.Of(obj, r.Targets.ServiceAccount)
-	if text := obj.Annotations[target.Annotation]; text != "" {
-		if ref, err = r.recordedTarget(obj, text); err != nil {
-			return stay(meta.PruneFailedReason, err)
-		}
+	recorded, err := target.Recorded(obj, ref)
+	if err != nil {
+		return stay(meta.PruneFailedReason, err)
+	}
+	if recorded != nil {
+		ref = *recorded
 	}
 	owned, err := entries(obj.Status.Inventory)
 	if err != nil {
@@ -61,7 +62,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	}
 	if facts.Problem == nil && ref.Cluster != "" {
 		var now target.Ref
-		now, facts.Problem = r.presently(ctx, obj, ref)
+		now, facts.Problem = r.Targets.Presently(ctx, obj.Namespace, ref)
 		facts.Other, facts.Unidentified = now.Cluster != "" && now.Cluster != ref.Cluster, now.Cluster == ""
 	}
 	answer := target.DecideDeletion(facts)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,7 +120,7 @@ func (r *Reconciler) pruneAt(ctx context.Context, run *run, ref target.Ref, o ap
 	if err != nil {
 		return apply.Result{}, err
 	}
-	now, err := r.presently(ctx, obj, ref)
+	now, err := r.Targets.Presently(ctx, obj.Namespace, ref)
 	switch {
 	case err != nil:
 		return apply.Result{}, err
@@ -145,10 +144,4 @@ func (r *Reconciler) pruneAt(ctx context.Context, run *run, ref target.Ref, o ap
 		return apply.Result{}, err
 	}
 	return res, nil
-}
-
-// presently is a recorded reference with the cluster that it leads to now, which may not tell
-// which one it is.
-func (r *Reconciler) presently(ctx context.Context, obj *kustomizev1.Kustomization, ref target.Ref) (target.Ref, error) {
-	return r.Targets.Identify(ctx, obj.Namespace, target.Ref{Kind: ref.Kind, Name: ref.Name, Key: ref.Key, User: ref.User})
 }

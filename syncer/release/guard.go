@@ -174,6 +174,8 @@ type guard struct {
 	facts   finder
 	obj     *v2.HelmRelease
 	now     func() time.Time
+	// lowerTier: the cluster is not the agent's own.
+	lowerTier bool
 	// name and namespace of the release.
 	name, namespace string
 	// release are all objects that the HelmRelease answers for, as of the last look at it.
@@ -203,7 +205,7 @@ func (g *guard) looks() apply.Look { return g.facts.Looks(g.release, g.confirmed
 // look reads an object that is to be deleted.
 func (g *guard) look(ctx context.Context, look apply.Look, e inventory.Entry, hook bool) Candidate {
 	// An object of a hook is none of the release.
-	d := Candidate{Entry: e, LowerTier: g.obj.Spec.KubeConfig != nil, WithRelease: g.confirmed && !hook}
+	d := Candidate{Entry: e, LowerTier: g.lowerTier, WithRelease: g.confirmed && !hook}
 	var labels, annotations map[string]string
 	d.Live, labels, annotations = look(ctx, e)
 	d.Kept = isKeep(annotations[kube.ResourcePolicyAnno])

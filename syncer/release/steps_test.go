@@ -853,6 +853,35 @@ func TestRetargetedWithin(t *testing.T) {
 	}
 }
 
+// TestHas: whether a cluster has the release that a status is about, and not another one of its name.
+func TestHas(t *testing.T) {
+	mine := strings.ReplaceAll(manifestOf(named("ConfigMap", "settings")), "namespace: apps}", "namespace: apps, labels: {"+ownerName+": web, "+ownerNamespace+": apps}}")
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*v2.HelmRelease, *fakeWorld)
+		want   bool
+	}{
+		"Same":  {"it is as it was left", func(*v2.HelmRelease, *fakeWorld) {}, true},
+		"Other": {"another one was made under the name", func(_ *v2.HelmRelease, m *fakeWorld) { m.stored[0].Info.FirstDeployed = at.Add(time.Hour) }, false},
+		"None":  {"there is no such release", func(_ *v2.HelmRelease, m *fakeWorld) { m.stored = nil }, false},
+		"Older": {"the record of an engine of before does not tell", func(obj *v2.HelmRelease, _ *fakeWorld) { obj.Status.History[0].APIVersion = "" }, false},
+		"Begun": {"it is not on record yet, and has our labels", func(obj *v2.HelmRelease, m *fakeWorld) {
+			obj.Status.History, m.stored[0].Manifest = nil, mine
+		}, true},
+		"Foreign": {"somebody else has one of the name", func(obj *v2.HelmRelease, m *fakeWorld) {
+			obj.Status.History, m.stored[0].Manifest = nil, manifestOf(named("ConfigMap", "settings"))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			tc.change(obj, m)
+			if got, err := m.newRun(obj, wanted).has(t.Context()); err != nil || got != tc.want {
+				t.Errorf("%s: has() = %t, %v, want %t", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
 // TestRemoveBegun: the agent was killed in the middle of an install, before the history had
 // the release, and the object is deleted. The release is its own if its objects say so.
 func TestRemoveBegun(t *testing.T) {

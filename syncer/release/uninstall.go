@@ -96,6 +96,36 @@ func (n *run) begun(ctx context.Context) (*v2.Snapshot, error) {
 	return snapshotOf(rel, "", v2.ReleaseActionInstall), nil
 }
 
+// Has reports whether the cluster of a request has the release that the status of the object is about, as
+// it is on record there: a digest of it tells it from a release of the same name in another cluster. One
+// that is not on record yet, because the agent was killed before, is known by its labels.
+func (r *Releases) Has(ctx context.Context, req Request) (bool, error) {
+	n, err := r.begin(req, nil)
+	if err != nil {
+		return false, err
+	}
+	defer n.memory.GiveBack()
+	return n.has(ctx)
+}
+
+// has is Has of a run.
+func (n *run) has(ctx context.Context) (bool, error) {
+	latest := n.obj.Status.History.Latest()
+	if latest == nil {
+		begun, err := n.begun(ctx)
+		return begun != nil, err
+	}
+	rel, err := n.store.read(n.obj.Status.StorageNamespace, latest.Name, latest.Version)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read release %s/%s.v%d: %w", latest.Namespace, latest.Name, latest.Version, n.redacted(err))
+	}
+	// A record of an engine of before has no digest, and tells nothing.
+	return latest.APIVersion == v2.CurrentSnapshotAPIVersion && verify(latest, rel) == nil, nil
+}
+
 // ours reports whether all that is in the manifest of a release has the labels of the
 // object.
 func (n *run) ours(rel *helmrelease.Release) (bool, error) {

@@ -63,7 +63,7 @@ type drifts interface {
 // objects that are waited for.
 func (n *run) inCluster(s *session, custom readers) world {
 	g := newGuard(n.req.Cluster, n.obj, n.name, n.namespace, n.Now)
-	g.claimed, g.former = n.req.Claimed, n.former
+	g.claimed, g.former, g.lowerTier = n.req.Claimed, n.former, !n.req.Local
 	return world{
 		mapper: s.cluster.RESTMapper(), store: helmStore{s, n.memory}, guard: g,
 		drifts: clusterDrifts{cluster: s.cluster, obj: n.obj, overridden: n.OverrideManagers, memo: n.watched()},

@@ -8,9 +8,10 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotation records on a Kustomization which other cluster it was
+// Annotation records on a Kustomization or HelmRelease which other cluster it was
 // applied to, as Ref writes it. See docs/decisions/006.
 const Annotation = "cascade.dev/target"
 
@@ -87,6 +88,44 @@ func Decode(text string) (Ref, error) {
 		return ref, fmt.Errorf("cannot read annotation %s: %w", Annotation, err)
 	}
 	return ref, nil
+}
+
+// Recorded is the target that an object has on record, nil if it has none. wanted is where it is to
+// be by now. Whoever may write the object can write the annotation too: it must not lend more rights
+// than the object has. What was recorded without a service account is reached as the one that the
+// object has now.
+func Recorded(obj metav1.Object, wanted Ref) (*Ref, error) {
+	text := obj.GetAnnotations()[Annotation]
+	if text == "" {
+		return nil, nil
+	}
+	ref, err := Decode(text)
+	switch {
+	case err != nil:
+		return nil, err
+	case ref.User == "":
+		ref.User = wanted.User
+	case !strings.HasPrefix(ref.User, User(obj.GetNamespace(), "")):
+		return nil, fmt.Errorf("cannot use annotation %s: it names a user who is no service account of the namespace; remove it", Annotation)
+	}
+	return &ref, nil
+}
+
+// SetRecorded has an object record a target, as Encode wrote it, or none, if that is empty. It reports
+// whether there is anything to write.
+func SetRecorded(obj metav1.Object, about string) bool {
+	annotations := obj.GetAnnotations()
+	if annotations[Annotation] == about {
+		return false
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	if annotations[Annotation] = about; about == "" {
+		delete(annotations, Annotation)
+	}
+	obj.SetAnnotations(annotations)
+	return true
 }
 
 // Change is what became of a Kustomization's target since its inventory

@@ -165,6 +165,13 @@ func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref,
 	return ref, nil
 }
 
+// Presently is a recorded reference with the cluster that it leads to now, which may not tell
+// which one it is.
+func (t *Targets) Presently(ctx context.Context, namespace string, ref Ref) (Ref, error) {
+	ref.Cluster = ""
+	return t.Identify(ctx, namespace, ref)
+}
+
 func (t *Targets) known(digest string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

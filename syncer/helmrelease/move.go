@@ -1,0 +1,207 @@
+package helmrelease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/release"
+	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/target"
+)
+
+// move has the status be about the cluster that is released to, and records that one. What was
+// installed in another one before is left there, as with Flux, but for Clusters: they would be built
+// a second time, and nobody would answer for the first.
+func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
+	obj := run.Obj
+	refuse := func(err error) *refusal { return &refusal{reason: reasonRESTClientError, err: err} }
+	before, err := r.before(ctx, obj)
+	if err != nil {
+		return refuse(err)
+	}
+	if before == nil && run.target.Local() {
+		return nil
+	}
+	local, err := r.Targets.Identify(ctx, obj.Namespace, target.Ref{})
+	if err != nil {
+		return refuse(err)
+	}
+	if run.target, err = r.Targets.Identify(ctx, obj.Namespace, run.target); err != nil {
+		return refuse(err)
+	}
+	change := target.Compare(before, run.target, local.Cluster)
+	if change == target.Unidentified && obj.Status.StorageNamespace != "" {
+		// The release itself tells what the clusters do not.
+		same, err := r.has(ctx, obj, run.target)
+		if err != nil {
+			return refuse(err)
+		}
+		if change = target.Moved; same {
+			change = target.Same
+		}
+	}
+	switch change {
+	case target.Moved:
+		if refused := r.holdMove(ctx, run, *before); refused != nil {
+			return refused
+		}
+		err = r.leave(ctx, run, "spec.kubeConfig leads to another cluster than before")
+	case target.Replaced:
+		err = r.leave(ctx, run, fmt.Sprintf("the cluster that %s %s leads to is another one now", run.target.Kind, run.target.Name))
+	case target.Same, target.Unidentified:
+	}
+	if err != nil {
+		return refuse(err)
+	}
+	about := ""
+	if !run.target.Local() {
+		about = run.target.Record(before).Encode()
+	}
+	if target.SetRecorded(obj, about) {
+		if err := run.WriteMetadata(ctx); err != nil {
+			return refuse(fmt.Errorf("cannot record target of HelmRelease %s: %w", client.ObjectKeyFromObject(obj), err))
+		}
+	}
+	return nil
+}
+
+// before is the cluster that the status is about: the one on record or, where there is none, our own
+// if that has the release, as none is recorded of that. nil is not known, and taken for the one that is
+// declared, as with Flux.
+func (r *Reconciler) before(ctx context.Context, obj *helmv2.HelmRelease) (*target.Ref, error) {
+	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
+	recorded, err := target.Recorded(obj, wanted)
+	if err != nil || recorded != nil || wanted.Local() || obj.Status.StorageNamespace == "" {
+		return recorded, err
+	}
+	// With our own rights: the account may be one of the other cluster alone.
+	switch here, err := r.has(ctx, obj, target.Ref{}); {
+	case apierrors.IsForbidden(err):
+		return nil, nil
+	case err != nil || !here:
+		return nil, err
+	}
+	return &target.Ref{User: wanted.User}, nil
+}
+
+// has reports whether a cluster has the release that the status is about.
+func (r *Reconciler) has(ctx context.Context, obj *helmv2.HelmRelease, at target.Ref) (bool, error) {
+	cluster, err := r.Targets.Connect(ctx, obj.Namespace, at)
+	if err != nil {
+		return false, err
+	}
+	return r.Releases.Has(ctx, release.Request{Object: obj, Cluster: cluster, Local: at.Local(), Log: log.FromContext(ctx)})
+}
+
+// isOther reports whether a recorded reference leads to another cluster by now. One that does not tell
+// any more which it is is an error: it may be.
+func (r *Reconciler) isOther(ctx context.Context, obj *helmv2.HelmRelease, ref target.Ref) (bool, error) {
+	if ref.Local() || ref.Cluster == "" {
+		return false, nil
+	}
+	switch now, err := r.Targets.Presently(ctx, obj.Namespace, ref); {
+	case err != nil:
+		return false, err
+	case now.Cluster == "":
+		return false, fmt.Errorf("%s %s may not read Namespace %s any more, which tells whether it still leads to the cluster that was released to; let it read that",
+			ref.Kind, ref.Name, metav1.NamespaceSystem)
+	default:
+		return now.Cluster != ref.Cluster, nil
+	}
+}
+
+// leave begins anew in another cluster. The status is written before the record of where it is about:
+// what was installed in one cluster must never count as that of the next.
+func (r *Reconciler) leave(ctx context.Context, run *run, why string) error {
+	obj := run.Obj
+	if obj.Status.StorageNamespace == "" {
+		return nil // nothing was installed
+	}
+	objects := 0
+	if i := obj.Status.Inventory; i != nil {
+		objects = len(i.Entries)
+	}
+	r.Events.Eventf(obj, corev1.EventTypeWarning, helmv2.UninstallFailedReason,
+		"skipping Helm release uninstallation: %s; what was installed in the former, %d objects, is left behind", why, objects)
+	obj.Status.ClearHistory()
+	obj.Status.ClearFailures()
+	obj.Status.StorageNamespace, obj.Status.Inventory = "", nil
+	status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition) // of the move, or of what is left
+	r.Releases.Forget(client.ObjectKeyFromObject(obj), obj.UID)
+	return run.Write(ctx)
+}
+
+// holdMove refuses to release to another cluster while the one of before has Clusters of the release.
+func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref) *refusal {
+	obj := run.Obj
+	var clusters []inventory.Entry
+	if i := obj.Status.Inventory; i != nil {
+		for _, ref := range i.Entries {
+			if e, err := inventory.Parse(ref.ID, ref.Version); err == nil && clusterapi.IsCluster(e.GroupKind()) {
+				clusters = append(clusters, e)
+			}
+		}
+	}
+	if len(clusters) == 0 {
+		return nil
+	}
+	there, err := r.among(ctx, obj, before, clusters)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("will not install %s in another cluster: cannot find out whether the one of before has them still: %w; "+
+			"take back the change of spec.kubeConfig or, if that cluster is gone for good, remove annotation %s", inventory.Names(clusters), err, target.Annotation)
+	case len(there) > 0:
+		err = fmt.Errorf("will not install %s in another cluster: the one of before has them, and they would be built a second time; "+
+			"take back the change of spec.kubeConfig, move them with `cascade pivot`, or delete them there", inventory.Names(there))
+	default:
+		return nil
+	}
+	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", err)
+	return &refusal{reason: v1alpha1.ReasonPruneBlocked, err: err, event: true, stalls: true, wait: r.Jitter(heldPoll)}
+}
+
+// among are those of the Clusters that the cluster of a reference has.
+func (r *Reconciler) among(ctx context.Context, obj *helmv2.HelmRelease, ref target.Ref, clusters []inventory.Entry) (there []inventory.Entry, err error) {
+	cluster, err := r.Targets.Connect(ctx, obj.Namespace, ref)
+	if err == nil && !ref.Local() {
+		err = cluster.Answers(ctx, r.Now())
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch other, err := r.isOther(ctx, obj, ref); {
+	case err != nil:
+		return nil, err
+	case other:
+		return nil, errors.New("its kubeconfig leads to another one now")
+	}
+	for _, e := range clusters {
+		o := &metav1.PartialObjectMetadata{}
+		err := cluster.InServed(e.GroupKind(), func(served *apimeta.RESTMapping) error {
+			o.SetGroupVersionKind(served.GroupVersionKind)
+			return cluster.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
+		})
+		switch {
+		case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		case err != nil:
+			return nil, fmt.Errorf("cannot read %s: %w", e, err)
+		default:
+			there = append(there, e)
+		}
+	}
+	return there, nil
+}
