@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
@@ -49,7 +50,8 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	if run.target, err = r.Targets.Identify(ctx, obj.Namespace, run.target); err != nil {
 		return refuse(err)
 	}
-	switch target.Compare(recorded, run.target, local.Cluster) {
+	change := target.Compare(recorded, run.target, local.Cluster)
+	switch change {
 	case target.Moved:
 		if end := r.leave(ctx, run, *recorded); end != nil {
 			return end
@@ -59,13 +61,27 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		obj.Status.Inventory = nil
 	case target.Unidentified:
 		// The inventory is taken to be about this cluster, as with Flux. What is no longer
-		// declared may be in the other one, and that of the same name here somebody else's.
+		// declared may be in the other one, and that of the same name here somebody else's: it is
+		// forgotten for good, as the next reconcile takes this for the cluster of the inventory.
 		run.unidentified = true
-		if i := obj.Status.Inventory; i != nil && len(i.Entries) > 0 {
+		owned, err := entries(obj.Status.Inventory)
+		if err != nil {
+			return refuse(err)
+		}
+		if len(owned) > 0 {
 			r.event(run, corev1.EventTypeWarning, nil, "it is not known whether this is the cluster that was applied to before: one of them does not let its Namespace %s be read; if it is another one, %d objects are left behind there",
-				metav1.NamespaceSystem, len(i.Entries))
+				metav1.NamespaceSystem, len(owned))
+			stays := inventory.Union(inventory.OfAll(run.rendering.Objects), run.kept())
+			obj.Status.Inventory = refs(inventory.Difference(owned, inventory.Candidates(owned, stays)))
 		}
 	case target.Same:
+	}
+	if change != target.Same {
+		// Ahead of the record, by which all of the inventory is in this cluster. An empty inventory of the
+		// one before is nothing that is left there.
+		if err := run.Write(ctx); err != nil {
+			return &end{err: err}
+		}
 	}
 	run.known.arrived()
 	if recorded != nil && recorded.Local() && !run.target.Local() {

@@ -789,7 +789,7 @@ func TestLeavingSince(t *testing.T) {
 
 // TestAimElsewhere: what becomes of the objects when a Kustomization is given a kubeconfig.
 func TestAimElsewhere(t *testing.T) {
-	a := entry("a")
+	a, b := entry("a"), entry("b") // b is not declared any more
 	for name, tc := range map[string]struct {
 		reason string
 		// uid is that of the cluster that the kubeconfig leads to.
@@ -797,16 +797,18 @@ func TestAimElsewhere(t *testing.T) {
 		// leaves: what was applied here is pruned here.
 		leaves bool
 		events int
+		// keeps is what is on record as applied to the cluster of the kubeconfig.
+		keeps []inventory.Entry
 	}{
-		"Elsewhere": {"what was applied here does not belong here any more", "there", true, 0},
-		"Itself":    {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false, 0},
-		"Unknown":   {"it may be the cluster that was applied to: the user is told", "", false, 1},
+		"Elsewhere": {"what was applied here does not belong here any more", "there", true, 0, nil},
+		"Itself":    {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false, 0, []inventory.Entry{a, b}},
+		"Unknown":   {"it may be the cluster that was applied to: the user is told, and what is not declared may be somebody else's", "", false, 1, []inventory.Entry{a}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
 				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
 				k.Spec.ServiceAccountName = "ops"
-				k.Status.Inventory = refs([]inventory.Entry{a})
+				k.Status.Inventory = refs([]inventory.Entry{a, b})
 			}), clusterServer(t, tc.uid))
 			s.dials()
 			removed := false
@@ -824,7 +826,7 @@ func TestAimElsewhere(t *testing.T) {
 			if err := s.recordOwn(t.Context(), s.run); err != nil {
 				t.Fatal(err)
 			}
-			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
+			s.run.rendering, s.run.target = &render.Rendering{Objects: []*unstructured.Unstructured{a.Object()}}, target.Of(s.Obj, "")
 			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), want{goes: true, events: tc.events})
 			if prunes := s.options(t.Context(), s.run, nil, nil).Prune; prunes == (tc.uid == "") {
 				t.Errorf("%s: what is no longer declared is pruned: %t", tc.reason, prunes)
@@ -832,10 +834,36 @@ func TestAimElsewhere(t *testing.T) {
 			if left := s.Memo.Owned(s.name()); len(left) > 0 {
 				t.Errorf("%s: changes of %v in our own cluster count as drift", tc.reason, left)
 			}
-			if kept := s.Obj.Status.Inventory != nil && len(s.Obj.Status.Inventory.Entries) == 1; removed != tc.leaves || kept == tc.leaves {
-				t.Errorf("%s: pruned: %t, still in the inventory: %t", tc.reason, removed, kept)
+			// It may be another process that goes on with what is written.
+			written := &kustomizev1.Kustomization{}
+			if err := s.client.Get(t.Context(), s.name(), written); err != nil {
+				t.Fatal(err)
+			}
+			kept, err := entries(written.Status.Inventory)
+			if err != nil || removed != tc.leaves || !inventory.Equal(kept, tc.keeps) {
+				t.Errorf("%s: pruned: %t, written is the inventory %v, %v, want %v", tc.reason, removed, kept, err, tc.keeps)
 			}
 		})
+	}
+}
+
+// TestAimRecordsLast: the record of the next cluster is not written before the inventory of the former is dropped.
+func TestAimRecordsLast(t *testing.T) {
+	s := take(t, shop(appliedTo("before")), clusterServer(t, "there"))
+	s.dials()
+	s.store.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return errors.New("no answer")
+		},
+	})
+	was := s.Obj.Annotations[target.Annotation]
+	s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
+	if end := s.Reconciler.aim(t.Context(), s.run); end == nil || end.err == nil {
+		t.Fatalf("the status cannot be written, and it goes on: %+v", end)
+	}
+	written := &kustomizev1.Kustomization{}
+	if err := s.client.Get(t.Context(), s.name(), written); err != nil || written.Annotations[target.Annotation] != was {
+		t.Errorf("the inventory of the former cluster counts as that of %s, %v", written.Annotations[target.Annotation], err)
 	}
 }
 
