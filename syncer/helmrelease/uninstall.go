@@ -4,16 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/cascade-gitops/cascade/api/clusterapi"
-
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -74,7 +68,7 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	case before != nil:
 		at = *before
 	}
-	switch why, err := r.clusterGone(ctx, obj, at); {
+	switch why, _, err := r.Targets.ClusterGone(ctx, obj.Namespace, at); {
 	case err != nil:
 		return stay(err)
 	case why != "":
@@ -113,43 +107,4 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 		return false, r.soon(obj, outcome), nil
 	}
 	return true, ctrl.Result{}, nil
-}
-
-// clusterGone tells why nothing can be uninstalled in another cluster: the way
-// to it is gone, or Cluster API is taking it down, and with it all that is
-// installed there.
-func (r *Reconciler) clusterGone(ctx context.Context, obj *helmv2.HelmRelease, ref target.Ref) (string, error) {
-	if ref.Local() {
-		return "", nil
-	}
-	name := types.NamespacedName{Namespace: obj.Namespace, Name: ref.Name}
-	way := &metav1.PartialObjectMetadata{}
-	way.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(ref.Kind))
-	switch err := r.Targets.Local.Get(ctx, name, way); {
-	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("the %s %s with the way to its cluster does not exist", ref.Kind, name), nil
-	case err != nil:
-		return "", fmt.Errorf("cannot read %s %s: %w", ref.Kind, name, err)
-	}
-	cluster, ok := clusterapi.ClusterOfKubeconfig(way)
-	if !ok || ref.Kind != "Secret" {
-		return "", nil
-	}
-	name.Name = cluster
-	o := &metav1.PartialObjectMetadata{}
-	err := r.Targets.Local.InServed(clusterapi.ClusterKind, func(served *apimeta.RESTMapping) error {
-		o.SetGroupVersionKind(served.GroupVersionKind)
-		return r.Targets.Local.Get(ctx, name, o)
-	})
-	switch {
-	case apimeta.IsNoMatchError(err):
-		return "", nil
-	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return fmt.Sprintf("the Cluster %s does not exist", name), nil
-	case err != nil:
-		return "", fmt.Errorf("cannot read Cluster %s: %w", name, err)
-	case !o.DeletionTimestamp.IsZero():
-		return fmt.Sprintf("the Cluster %s is being deleted", name), nil
-	}
-	return "", nil
 }

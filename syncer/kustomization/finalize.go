@@ -65,6 +65,9 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 		now, facts.Problem = r.Targets.Presently(ctx, obj.Namespace, ref)
 		facts.Other, facts.Unidentified = now.Cluster != "" && now.Cluster != ref.Cluster, now.Cluster == ""
 	}
+	if facts.Problem != nil {
+		facts.ClusterGone = r.takenDown(ctx, run, ref)
+	}
 	answer := target.DecideDeletion(facts)
 	if answer.Message != "" && answer.Release {
 		r.event(run, corev1.EventTypeWarning, nil, "%s", answer.Message)
@@ -82,6 +85,10 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	})
 	run.attempted(err)
 	if err != nil {
+		if facts.Problem, facts.ClusterGone = err, r.takenDown(ctx, run, ref); facts.ClusterGone != "" {
+			r.event(run, corev1.EventTypeWarning, nil, "%s", target.DecideDeletion(facts).Message)
+			return nil
+		}
 		return stay(meta.PruneFailedReason, err)
 	}
 	if end := r.unfinished(run, res); end != nil {
@@ -99,6 +106,17 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	// What is left is being deleted: the API server accepted
 	// each of the deletions.
 	return nil
+}
+
+// takenDown tells that a cluster which cannot be reached is gone for good, empty if it may come back.
+// While Cluster API is still taking it down it may answer again, and what is in it, such as a load
+// balancer, is to go.
+func (r *Reconciler) takenDown(ctx context.Context, run *run, ref target.Ref) string {
+	why, absent, err := r.Targets.ClusterGone(ctx, run.Obj.Namespace, ref)
+	if err != nil || !absent {
+		return "" // what is wrong with the cluster is told
+	}
+	return why
 }
 
 // waitsForTermination reports whether the Kustomization stays until its objects

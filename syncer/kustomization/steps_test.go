@@ -1406,6 +1406,67 @@ func TestPruneStep(t *testing.T) {
 	}
 }
 
+// withClusters is our own cluster with some Clusters in it.
+type withClusters struct {
+	client.Client
+	there []string
+}
+
+func (c withClusters) RESTMapper() apimeta.RESTMapper {
+	mapper := apimeta.NewDefaultRESTMapper(nil)
+	mapper.Add(clusterapi.ClusterKind.WithVersion("v1beta2"), apimeta.RESTScopeNamespace)
+	return mapper
+}
+
+func (c withClusters) Get(ctx context.Context, name client.ObjectKey, into client.Object, o ...client.GetOption) error {
+	switch kind := into.GetObjectKind().GroupVersionKind().GroupKind(); {
+	case kind != clusterapi.ClusterKind:
+		return c.Client.Get(ctx, name, into, o...)
+	case slices.Contains(c.there, name.Name):
+		return nil
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Group: clusterapi.Group, Resource: "clusters"}, name.Name)
+}
+
+// TestClusterTakenDown: a deleted Kustomization goes once Cluster API has taken down the cluster that it applied to, as
+// nobody can prune there, or let it go by a commit.
+func TestClusterTakenDown(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		way    string
+		there  []string
+		// refuses: the way is there, and the cluster does not let anything be pruned.
+		refuses bool
+		gone    bool
+	}{
+		"Gone":     {"the Secret went with the Cluster", "edge-kubeconfig", nil, false, true},
+		"There":    {"the Cluster is there, and its Secret may come back", "edge-kubeconfig", []string{"edge"}, false, false},
+		"NoSecret": {"a Secret of another name says nothing about a Cluster", "edge", nil, false, false},
+		"Kept":     {"the Secret was not collected", "edge-kubeconfig", nil, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			way := clusterServer(t, "there")
+			if tc.refuses {
+				way.Name, way.Labels = tc.way, map[string]string{clusterapi.ClusterNameLabel: "edge"}
+			}
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.DeletionTimestamp = &metav1.Time{Time: noon}
+				k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: tc.way}}
+			}), way)
+			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			s.dials()
+			s.cluster.remove = func(apply.Options) (apply.Result, error) { return apply.Result{}, errors.New("no answer") }
+			if _, err := s.finalize(t.Context(), s.run); err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if gone := len(s.Obj.Finalizers) == 0; gone != tc.gone || len(s.events.Events) != 1 {
+				t.Errorf("%s: the Kustomization may go: %t; %d events", tc.reason, gone, len(s.events.Events))
+			}
+		})
+	}
+}
+
 // TestHandOverSeen: time in which no agent ran, or the old owner was suspended, is no time that the
 // new one had to take the objects.
 func TestHandOverSeen(t *testing.T) {

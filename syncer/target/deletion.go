@@ -4,10 +4,15 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 )
 
 // DeletionFacts are what a deleted Kustomization's objects depend on.
@@ -19,8 +24,10 @@ type DeletionFacts struct {
 	// Other: the target is another cluster by now, as one that was built anew, than the one that was
 	// applied to. Unidentified: it does not tell which one it is, and did before.
 	Other, Unidentified bool
-	// Problem is why the target cannot be reached, if it cannot.
-	Problem error
+	// Problem is why the target cannot be reached, if it cannot. ClusterGone is what tells then
+	// that it never will be again.
+	Problem     error
+	ClusterGone string
 	// Objects that the inventory names.
 	Objects int
 }
@@ -38,12 +45,15 @@ type DeletionDecision struct {
 
 // DecideDeletion keeps Flux's outcome: without the service account the objects
 // are left and the Kustomization goes; with an unreachable cluster it stays. It
-// always says so. What is in a cluster that the target is no more is out of reach, and left. Unlike Flux it believes only the target about a service
+// always says so. What is in a cluster that the target is no more is out of reach, and left; so is what was in
+// one that Cluster API has taken down, which no commit could end otherwise. Unlike Flux it believes only the target about a service
 // account: for another cluster ours knows nothing.
 func DecideDeletion(f DeletionFacts) DeletionDecision {
 	switch {
 	case f.Objects == 0:
 		return DeletionDecision{Release: true}
+	case f.Problem != nil && f.ClusterGone != "":
+		return DeletionDecision{Release: true, Message: fmt.Sprintf("unable to prune objects: %s; %d objects are gone with it, or left behind", f.ClusterGone, f.Objects)}
 	case f.Problem != nil:
 		return staying(f.Objects, f.Problem.Error())
 	case f.Other:
@@ -62,6 +72,51 @@ func DecideDeletion(f DeletionFacts) DeletionDecision {
 // staying says why a Kustomization stays, and how to let it go.
 func staying(objects int, why string) DeletionDecision {
 	return DeletionDecision{Message: fmt.Sprintf("cannot prune %d objects: %s; to delete the Kustomization and leave them, set spec.deletionPolicy to Orphan", objects, why)}
+}
+
+// ClusterGone tells why nothing can be deleted in another cluster, empty if it can: the way to it is
+// gone, or Cluster API is taking it down, and with it all that is there. absent: our own API server
+// confirms that its Cluster does not exist, so that it never comes back.
+func (t *Targets) ClusterGone(ctx context.Context, namespace string, ref Ref) (why string, absent bool, err error) {
+	if ref.Local() {
+		return "", false, nil
+	}
+	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
+	way := &metav1.PartialObjectMetadata{}
+	way.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(ref.Kind))
+	var cluster string
+	var ok bool
+	switch err := t.Local.Get(ctx, name, way); {
+	case apierrors.IsNotFound(err):
+		why = fmt.Sprintf("the %s %s with the way to its cluster does not exist", ref.Kind, name)
+		if cluster, ok = clusterapi.ClusterOfSecret(name.Name); ok {
+			ok = name.Name == clusterapi.KubeconfigSecret(cluster)
+		}
+	case err != nil:
+		return "", false, fmt.Errorf("cannot read %s %s: %w", ref.Kind, name, err)
+	default:
+		cluster, ok = clusterapi.ClusterOfKubeconfig(way)
+	}
+	if !ok || ref.Kind != "Secret" {
+		return why, false, nil
+	}
+	name.Name = cluster
+	o := &metav1.PartialObjectMetadata{}
+	err = t.Local.InServed(clusterapi.ClusterKind, func(served *apimeta.RESTMapping) error {
+		o.SetGroupVersionKind(served.GroupVersionKind)
+		return t.Local.Get(ctx, name, o)
+	})
+	switch {
+	case apimeta.IsNoMatchError(err):
+		return why, false, nil
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		return fmt.Sprintf("the Cluster %s does not exist", name), true, nil
+	case err != nil:
+		return "", false, fmt.Errorf("cannot read Cluster %s: %w", name, err)
+	case !o.DeletionTimestamp.IsZero():
+		return fmt.Sprintf("the Cluster %s is being deleted", name), false, nil
+	}
+	return why, false, nil
 }
 
 // KindRemoved reports whether a kind is being removed, by the name of its
