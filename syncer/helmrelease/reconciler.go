@@ -165,6 +165,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
 			obj.Status.ObservedGeneration = obj.Generation
 		}
+		status.MarkSuspended(obj)
 		return ctrl.Result{}, run.Write(ctx)
 	}
 	was := trace.WasHelmRelease(obj)

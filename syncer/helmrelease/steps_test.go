@@ -298,15 +298,20 @@ func TestSuspended(t *testing.T) {
 		reason string
 		ready  metav1.ConditionStatus
 		want   int64
+		says   string
 	}{
-		"Ready":   {"nothing is left to do", metav1.ConditionTrue, 2},
-		"Failing": {"it is not as declared", metav1.ConditionFalse, 1},
+		"Ready":   {"nothing is left to do", metav1.ConditionTrue, 2, "True/x: Running"},
+		"Failing": {"it is not as declared, and not tried again", metav1.ConditionFalse, 1, "False/x: Running"},
+		"Running": {"nobody goes on with it", metav1.ConditionUnknown, 1, "False/Suspended: it was suspended before it was done; resume it to go on with: Running"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(h *helmv2.HelmRelease) {
 				h.Spec.Suspend, h.Generation, h.Status.ObservedGeneration = true, 2, 1
 				h.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
-				h.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: tc.ready, Reason: "x", ObservedGeneration: 1}}
+				h.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: tc.ready, Reason: "x", Message: "Running", ObservedGeneration: 1}}
+				if tc.ready != metav1.ConditionTrue {
+					h.Status.Conditions = append(h.Status.Conditions, metav1.Condition{Type: meta.ReconcilingCondition, Status: metav1.ConditionTrue, Reason: "x"})
+				}
 			}))
 			if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.run.Obj)}); err != nil {
 				t.Fatal(err)
@@ -317,6 +322,10 @@ func TestSuspended(t *testing.T) {
 			}
 			if obj.Status.ObservedGeneration != tc.want || obj.Status.LastHandledReconcileAt != "now" {
 				t.Errorf("%s: observed %d, want %d; handled %q", tc.reason, obj.Status.ObservedGeneration, tc.want, obj.Status.LastHandledReconcileAt)
+			}
+			ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
+			if says := fmt.Sprintf("%s/%s: %s", ready.Status, ready.Reason, ready.Message); says != tc.says || apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReconcilingCondition) != nil {
+				t.Errorf("%s: it says %q, want %q, and its conditions are %v", tc.reason, says, tc.says, obj.Status.Conditions)
 			}
 		})
 	}

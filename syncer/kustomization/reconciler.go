@@ -230,40 +230,29 @@ func (r *Reconciler) measure(name types.NamespacedName, obj *kustomizev1.Kustomi
 	}
 }
 
-// suspended ends what was under way when a Kustomization was suspended: nobody looks at its
-// objects any more, and a status that says that somebody does would say so for as long as it is
-// suspended.
+// suspended ends what was under way when a Kustomization was suspended.
 func (r *Reconciler) suspended(run *run) {
 	obj := run.Obj
 	status.RemoveCondition(obj, v1alpha1.OwnershipConflictCondition)
-	ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
-	switch {
-	case ready == nil:
-	case ready.Status == metav1.ConditionTrue:
+	if apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
 		// Who depends on it, or waits for it, must not take the suspension for
 		// work that is left.
 		obj.Status.ObservedGeneration = obj.Generation
-	case ready.Status == metav1.ConditionFalse:
-		// What it says of the last attempt stays true; that another one runs does not.
-		status.RemoveCondition(obj, meta.ReconcilingCondition)
-	case ready.Status == metav1.ConditionUnknown:
-		why := "it was suspended before it was done; resume it to go on"
-		if ready.Message != "" {
-			why += " with: " + ready.Message // which may be deletions
-		}
-		run.known.stageOver()
-		run.known.cancel(healthInputs{}) // of whatever it waits for
-		status.RemoveCondition(obj, meta.ReconcilingCondition)
-		status.SetCondition(obj, meta.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonSuspended, "%s", why)
-		if apimeta.FindStatusCondition(obj.Status.Conditions, meta.HealthyCondition) != nil {
-			status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, v1alpha1.ReasonSuspended, "%s", why)
-		}
-		// It says nothing of the revision: the commit status that an Alert set stays, in Flux's
-		// notification-controller as well, which takes each reason that it does not know for a success.
-		r.eventOf(run, v1alpha1.ReasonSuspended, eventv1.EventTypeTrace, map[string]string{
-			annotation(eventv1.MetaRevisionKey): obj.Status.LastAttemptedRevision,
-		}, "%s", why)
 	}
+	why := status.MarkSuspended(obj)
+	if why == "" {
+		return
+	}
+	run.known.stageOver()
+	run.known.cancel(healthInputs{}) // of whatever it waits for
+	if apimeta.FindStatusCondition(obj.Status.Conditions, meta.HealthyCondition) != nil {
+		status.SetCondition(obj, meta.HealthyCondition, metav1.ConditionUnknown, v1alpha1.ReasonSuspended, "%s", why)
+	}
+	// It says nothing of the revision: the commit status that an Alert set stays, in Flux's
+	// notification-controller as well, which takes each reason that it does not know for a success.
+	r.eventOf(run, v1alpha1.ReasonSuspended, eventv1.EventTypeTrace, map[string]string{
+		annotation(eventv1.MetaRevisionKey): obj.Status.LastAttemptedRevision,
+	}, "%s", why)
 }
 
 func (r *Reconciler) forget(name types.NamespacedName) {

@@ -9,6 +9,8 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // Field managers of what Flux's controllers write.
@@ -88,6 +90,27 @@ func MarkProgressing(o Object, format string, args ...any) {
 	RemoveCondition(o, meta.StalledCondition)
 	SetCondition(o, meta.ReadyCondition, metav1.ConditionUnknown, meta.ProgressingReason, "Reconciliation in progress")
 	SetCondition(o, meta.ReconcilingCondition, metav1.ConditionTrue, meta.ProgressingReason, format, args...)
+}
+
+// MarkSuspended ends what was under way when an object was suspended: nobody goes on with it, and a
+// status that says that somebody does would say so for as long as it is suspended. It returns what
+// Ready says then, empty if nothing was under way.
+func MarkSuspended(o Object) (why string) {
+	ready := apimeta.FindStatusCondition(o.GetConditions(), meta.ReadyCondition)
+	if ready == nil || ready.Status == metav1.ConditionTrue {
+		return ""
+	}
+	// What a failure says of the last attempt stays true; that another one runs does not.
+	RemoveCondition(o, meta.ReconcilingCondition)
+	if ready.Status == metav1.ConditionFalse {
+		return ""
+	}
+	why = "it was suspended before it was done; resume it to go on"
+	if ready.Message != "" {
+		why += " with: " + ready.Message // which may be deletions
+	}
+	SetCondition(o, meta.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonSuspended, "%s", why)
+	return why
 }
 
 // Patch writes the difference between two versions of an object's status;
