@@ -1,6 +1,7 @@
 package helmrelease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,7 +96,8 @@ func (r *Reconciler) before(ctx context.Context, obj *helmv2.HelmRelease) (*targ
 	case err != nil || !here:
 		return nil, err
 	}
-	return &target.Ref{User: wanted.User}, nil
+	// With a kubeconfig the account of the spec is one of the other cluster.
+	return &target.Ref{User: cmp.Or(r.seen.actedAs(client.ObjectKeyFromObject(obj)), wanted.User)}, nil
 }
 
 // has reports whether a cluster has the release that the status is about.

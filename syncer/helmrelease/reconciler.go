@@ -220,6 +220,8 @@ type seen struct {
 type seenObject struct {
 	uid      types.UID
 	handOver inventory.Seen
+	// user is who was impersonated to release to our own cluster; empty if nobody was.
+	user string
 }
 
 // isOf reports whether a name is that of the object with a UID: of none until it is told of one.
@@ -241,6 +243,25 @@ func (s *seen) handsOver(name types.NamespacedName, record *v1alpha1.HandOver, n
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.objects[name].handOver.Look(record, now)
+}
+
+// actsAs notes who is impersonated to release an object that was seen to our own cluster.
+func (s *seen) actsAs(name types.NamespacedName, user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.objects[name]; o != nil {
+		o.user = user
+	}
+}
+
+// actedAs is who was impersonated for that last; empty if it is not known that anybody was.
+func (s *seen) actedAs(name types.NamespacedName) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.objects[name]; o != nil {
+		return o.user
+	}
+	return ""
 }
 
 // forget returns which object was behind a name, empty if none was seen.

@@ -855,6 +855,25 @@ func TestElsewhereUnapplied(t *testing.T) {
 	}
 }
 
+// TestReleasedAs: what was released here is uninstalled here as who released it, not as the account that a kubeconfig
+// is used with.
+func TestReleasedAs(t *testing.T) {
+	s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) { h.Spec.ServiceAccountName = "here" }))
+	name := client.ObjectKeyFromObject(s.Obj)
+	s.seen.isOf(name, s.Obj.UID)
+	s.helm.sync = func(context.Context, release.Request) (release.Outcome, error) { return release.Outcome{}, nil }
+	s.helm.has = func(local bool) bool { return local }
+	s.run.target = target.OfRelease(s.Obj, "")
+	if _, err := s.Reconciler.apply(t.Context(), s.run); err != nil {
+		t.Fatal(err)
+	}
+	s.Obj.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	s.Obj.Spec.ServiceAccountName = "there"
+	if got, err := s.before(t.Context(), s.Obj); err != nil || got == nil || got.User != target.User("apps", "here") {
+		t.Errorf("before() = %+v, %v", got, err)
+	}
+}
+
 // recordAt has a HelmRelease record that it was released to a cluster, by a kubeconfig.
 func recordAt(h *helmv2.HelmRelease, way, uid string) {
 	target.SetRecorded(h, target.Ref{Kind: "Secret", Name: way, Cluster: uid}.Encode())

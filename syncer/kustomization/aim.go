@@ -1,6 +1,7 @@
 package kustomization
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -110,7 +111,9 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 	if err != nil {
 		return err
 	}
-	return r.recordTarget(ctx, run, target.Ref{User: ref.User, Cluster: own.Cluster}.Encode())
+	// With a kubeconfig the account of the spec is one of the other cluster.
+	user := cmp.Or(run.known.appliedAs(), ref.User)
+	return r.recordTarget(ctx, run, target.Ref{User: user, Cluster: own.Cluster}.Encode())
 }
 
 // recordTarget writes down what the inventory is about, ahead of applying; nothing of our own

@@ -43,6 +43,8 @@ type progress struct {
 	rendered *rendered
 	// refused is the last rendering if it failed for its inputs.
 	refused *refused
+	// user is who was impersonated to apply to our own cluster; empty if nobody was.
+	user string
 	// sweep is when everything is verified again.
 	sweep time.Time
 	// attempted is the revision that this process applies, or applied last.
@@ -280,6 +282,9 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 	if run.Obj.Status.Inventory != nil {
 		p.rendered.inventory = run.Obj.Status.Inventory.Entries
 	}
+	if run.target.Local() {
+		p.user = run.target.User
+	}
 	if p.sweep.IsZero() {
 		p.sweep = sweep
 	}
@@ -296,6 +301,13 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 		p.doubts(e)
 	}
 	p.noteJobs(run)
+}
+
+// appliedAs is who was impersonated when this process applied to our own cluster last.
+func (p *progress) appliedAs() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.user
 }
 
 // noteJobs notes which of the Jobs that the cluster removes were applied. p is locked.

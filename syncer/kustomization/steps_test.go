@@ -800,10 +800,13 @@ func TestAimElsewhere(t *testing.T) {
 		events int
 		// keeps is what is on record as applied to the cluster of the kubeconfig.
 		keeps []inventory.Entry
+		// as is who it was applied as here; it is to be applied as ops there.
+		as string
 	}{
-		"Elsewhere": {"what was applied here does not belong here any more", "there", true, 0, nil},
-		"Itself":    {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false, 0, []inventory.Entry{a, b}},
-		"Unknown":   {"it may be the cluster that was applied to: the user is told, and what is not declared may be somebody else's", "", false, 1, []inventory.Entry{a}},
+		"Elsewhere":    {"what was applied here does not belong here any more", "there", true, 0, nil, "ops"},
+		"OtherAccount": {"the one of the spec is an account there", "there", true, 0, nil, "before"},
+		"Itself":       {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false, 0, []inventory.Entry{a, b}, "ops"},
+		"Unknown":      {"it may be the cluster that was applied to: the user is told, and what is not declared may be somebody else's", "", false, 1, []inventory.Entry{a}, "ops"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
@@ -818,12 +821,15 @@ func TestAimElsewhere(t *testing.T) {
 				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true}, nil
 			}
 			s.applier = func(c *apply.Cluster, _ apply.Owner, _ *memo.Memo) applier {
-				if c.Config.Impersonate.UserName != target.User("apps", "ops") {
+				if c.Config.Impersonate.UserName != target.User("apps", tc.as) {
 					t.Errorf("%s: it is pruned with the rights of %q", tc.reason, c.Config.Impersonate.UserName)
 				}
 				return s.cluster
 			}
 			s.appliedHere(a)
+			s.run.rendering, s.run.target, s.run.sync = &render.Rendering{}, target.Ref{User: target.User("apps", tc.as)}, &apply.Result{Changes: ssa.NewChangeSet()}
+			s.run.known.synced(s.run, true, true, noon)
+			s.run.sync = nil
 			if err := s.recordOwn(t.Context(), s.run); err != nil {
 				t.Fatal(err)
 			}
