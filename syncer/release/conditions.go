@@ -78,8 +78,8 @@ func (n *run) hold(message string) {
 	}
 }
 
-// Pauses between two looks at objects that are kept for others, and at those that are overdue
-// or go with a Cluster, which may be kept for as long as nobody decides about them or it.
+// Pauses between two looks at objects that are kept for others, and at those that are overdue,
+// go with a Cluster or hold up an uninstall, which may be kept for as long as nobody decides about them or it.
 const (
 	handOverPoll = 5 * time.Second
 	overduePoll  = 30 * time.Second

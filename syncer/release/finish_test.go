@@ -107,7 +107,7 @@ func TestUninstallIsFinished(t *testing.T) {
 				m.stored[0].Manifest = strings.ReplaceAll(mine, "ConfigMap", "PersistentVolumeClaim")
 				m.change(common.StatusUninstalling)
 				m.live["settings"] = owned(nil)
-			}, want: wanted, ready: "PruneBlocked", out: Outcome{Held: true}},
+			}, want: wanted, ready: "PruneBlocked", out: Outcome{Held: true, After: overduePoll}},
 			{arrange: func(_ *v2.HelmRelease, m *fakeWorld) {
 				m.live["settings"] = owned(func(l *inventory.Live) { l.Confirmed = true })
 			}, want: wanted, taken: "uninstall install", ready: v2.InstallSucceededReason},

@@ -109,8 +109,7 @@ type Outcome struct {
 	After time.Duration
 	// Stalled: only a change of the object, or a request, can help.
 	Stalled bool
-	// Held: a person has to decide about a deletion. It is looked at again at the
-	// interval.
+	// Held: a person has to decide about a deletion.
 	Held bool
 	// Refused: the release would have a Cluster take a step of Kubernetes' version that is
 	// refused, and is as it was. What the cluster runs may change without an event.

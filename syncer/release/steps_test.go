@@ -574,8 +574,8 @@ func TestUninstallGuard(t *testing.T) {
 		out               Outcome
 	}{
 		"Ordinary": {reason: "nothing speaks against it", has: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, taken: "uninstall"},
-		"Data":     {reason: "a person has to decide", has: []inventory.Entry{config, data}, live: map[string]inventory.Live{"settings": owned(nil), "data": owned(nil)}, out: Outcome{Held: true}},
-		"Unknown":  {reason: "what cannot be read may be anything", has: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": {Problem: "no route to host"}}, confirmed: true, out: Outcome{Held: true}},
+		"Data":     {reason: "a person has to decide", has: []inventory.Entry{config, data}, live: map[string]inventory.Live{"settings": owned(nil), "data": owned(nil)}, out: Outcome{Held: true, After: overduePoll}},
+		"Unknown":  {reason: "what cannot be read may be anything", has: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": {Problem: "no route to host"}}, confirmed: true, out: Outcome{Held: true, After: overduePoll}},
 		"Decided": {reason: "a confirmation on the HelmRelease is one for all of its objects", has: []inventory.Entry{data}, live: map[string]inventory.Live{"data": owned(nil)},
 			confirmed: true, taken: "uninstall"},
 		"Cluster": {reason: "a Cluster goes first, and is waited for", has: []inventory.Entry{cluster, config},
@@ -590,7 +590,7 @@ func TestUninstallGuard(t *testing.T) {
 		"LeftForeign": {reason: "another owner has it by now, and a confirmation is about our own", has: []inventory.Entry{config}, left: []inventory.Entry{data, extra},
 			live: map[string]inventory.Live{"settings": owned(nil), "data": {State: inventory.Present}, "extra": {State: inventory.Present}}, confirmed: true, taken: "uninstall"},
 		"Lost": {reason: "that Helm knows of nothing is no decision about a Cluster that was held", lost: true, left: []inventory.Entry{cluster, extra},
-			live: map[string]inventory.Live{"prod": owned(nil), "extra": owned(nil)}, out: Outcome{Held: true}},
+			live: map[string]inventory.Live{"prod": owned(nil), "extra": owned(nil)}, out: Outcome{Held: true, After: overduePoll}},
 		"LostDecided": {reason: "a person decided", lost: true, left: []inventory.Entry{cluster, extra},
 			live: map[string]inventory.Live{"prod": owned(nil), "extra": owned(nil)}, confirmed: true, deleted: "prod", out: Outcome{Again: true}},
 		"LostExtra": {reason: "nobody answers for it from now on", lost: true, left: []inventory.Entry{extra},
@@ -600,7 +600,7 @@ func TestUninstallGuard(t *testing.T) {
 		"LostForeign": {reason: "another owner has it by now", lost: true, left: []inventory.Entry{cluster},
 			live: map[string]inventory.Live{"prod": {State: inventory.Present}}, taken: "uninstall"},
 		"Remedied": {reason: "a failed installation was uninstalled after the Cluster was held", uninstalled: true, has: []inventory.Entry{config}, left: []inventory.Entry{cluster},
-			live: map[string]inventory.Live{"settings": {State: inventory.Absent}, "prod": owned(nil)}, out: Outcome{Held: true}},
+			live: map[string]inventory.Live{"settings": {State: inventory.Absent}, "prod": owned(nil)}, out: Outcome{Held: true, After: overduePoll}},
 		"RemediedExtra": {reason: "what does not ask a person goes", uninstalled: true, has: []inventory.Entry{config}, left: []inventory.Entry{extra},
 			live: map[string]inventory.Live{"settings": {State: inventory.Absent}, "extra": owned(nil)}, deleted: "extra", taken: "uninstall"},
 	} {
@@ -690,7 +690,7 @@ func TestTakeBack(t *testing.T) {
 	}
 	obj.Annotations = nil
 	m.live["prod"] = inventory.Live{State: inventory.Absent}
-	if out, err := m.newRun(obj, wanted).uninstall(t.Context()); err != nil || out != (Outcome{Held: true}) {
+	if out, err := m.newRun(obj, wanted).uninstall(t.Context()); err != nil || out != (Outcome{Held: true, After: overduePoll}) {
 		t.Errorf("uninstall() = %+v, %v; want it to ask a person", out, err)
 	}
 	if got := strings.Join(m.deleted, " "); got != "prod" || m.live["test"].Confirmed || len(m.taken) > 0 {
@@ -903,7 +903,7 @@ func TestRemoveBegun(t *testing.T) {
 		"Empty":   {reason: "nothing tells whose it is", manifest: ""},
 		"None":    {reason: "it was killed before", none: true},
 		"Recorded": {reason: "an installation could not even be rendered after one that was remedied", none: true, left: []inventory.Entry{cluster, extra},
-			out: Outcome{Held: true}},
+			out: Outcome{Held: true, After: overduePoll}},
 		"RecordedExtra":   {reason: "nobody answers for it from now on", none: true, left: []inventory.Entry{extra}, deleted: "extra"},
 		"RecordedForeign": {reason: "what another person installed since is not ours, the rest is", manifest: manifestOf(cluster), left: []inventory.Entry{cluster, extra}, deleted: "extra"},
 	} {

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -249,7 +250,8 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	if message := s.message(); message != "" {
 		n.hold(message)
 		conditions.Delete(n.obj, meta.ReconcilingCondition)
-		return Outcome{Held: true, After: n.handOverPause(record), HandOver: record}, nil
+		// Confirmations on the objects wake nobody.
+		return Outcome{Held: true, After: cmp.Or(n.handOverPause(record), overduePoll), HandOver: record}, nil
 	}
 	n.unhold()
 	if len(s.awaited) > 0 {
