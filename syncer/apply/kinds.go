@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -81,6 +82,22 @@ func (c *Cluster) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) err
 		return err
 	}
 	return read(found)
+}
+
+// ServedVersion is the version in which the kind of an entry is served: the one that is written down, if
+// it is. It is empty if the kind is gone, and its objects with it. What is not known is an error.
+func (c *Cluster) ServedVersion(ctx context.Context, e inventory.Entry) (string, error) {
+	mapping, err := c.served(e)
+	switch {
+	case err == nil:
+		return mapping.GroupVersionKind.Version, nil
+	case !meta.IsNoMatchError(err):
+		return "", fmt.Errorf("cannot find kind %s: %w", e.Kind, err)
+	}
+	if is := c.kindGone(ctx, e); is.State != inventory.Absent {
+		return "", errors.New(is.Problem)
+	}
+	return "", nil
 }
 
 // relocate asks the API server for the versions of a kind, after it turned out

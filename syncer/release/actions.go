@@ -194,6 +194,9 @@ func (h *helm) upgrade(ctx context.Context) (err error) {
 	if h.rehearsal {
 		u.DryRunStrategy = action.DryRunServer
 	}
+	if !spec.DisableOpenAPIValidation { // what is new is built with it, and has to be of kinds that are there
+		h.client.former = -1
+	}
 	crds := definitions{policy: spec.CRDs, serverSide: serverSide, wait: u.WaitStrategy}
 	return h.render(ctx, crds, func(r sandbox.Rendering) error {
 		u.PostRenderer, u.PostRenderStrategy = r.PostRenderer, h.postRenderStrategy()
@@ -241,6 +244,7 @@ func (h *helm) rollback(to *v2.Snapshot) (err error) {
 	r.DisableHooks = spec.DisableHooks
 	r.CleanupOnFail = spec.CleanupOnFail
 	r.MaxHistory = h.obj.GetMaxHistory()
+	h.client.former = 1 // what it goes back to is built after what is there
 	return r.Run(to.Name)
 }
 
@@ -269,7 +273,7 @@ func (h *helm) test() (rel *helmrelease.Release, err error) {
 func (h *helm) uninstall(name string) (rel *helmrelease.Release, err error) {
 	defer h.end(&err)
 	spec := h.obj.GetUninstall()
-	h.client.uninstalling = true
+	h.client.uninstalling, h.client.former = true, -1
 	u := action.NewUninstall(h.cfg)
 	u.Timeout = spec.GetTimeout(h.obj.GetTimeout()).Duration
 	u.DisableHooks = spec.DisableHooks
@@ -277,6 +281,9 @@ func (h *helm) uninstall(name string) (rel *helmrelease.Release, err error) {
 	u.WaitStrategy = waitStrategy(h.obj, spec.DisableWait, h.UseHelm3Defaults)
 	u.DeletionPropagation = spec.GetDeletionPropagation()
 	res, err := u.Run(name)
+	if err != nil && h.client.unbuilt != nil {
+		err = fmt.Errorf("%w: %w", err, h.client.unbuilt)
+	}
 	if res != nil {
 		rel, _ = typed(res.Release, nil)
 	}

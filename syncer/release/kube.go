@@ -1,19 +1,23 @@
 package release
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
+	ssautil "github.com/fluxcd/pkg/ssa/utils"
 	"helm.sh/helm/v4/pkg/kube"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/cascade-gitops/cascade/inventory"
@@ -38,6 +42,11 @@ type kubeClient struct {
 	readers readers
 	// uninstalling: an object that must stay stops the action.
 	uninstalling bool
+	// former is how many of the texts that Helm builds next without validation are of what is there, and
+	// may have objects whose kinds are gone: -1 for all.
+	former int
+	// unbuilt is why the last text could not be built; nil if it was. Helm does not tell in each case.
+	unbuilt error
 	// spared is what the action would have deleted.
 	spared *verdicts
 }
@@ -70,8 +79,18 @@ func (k *kubeClient) IsReachable() error {
 // manifests have. A cluster-scoped object has none here, so that a chart may change or
 // remove it without Helm taking the object for another one.
 func (k *kubeClient) Build(r io.Reader, validate bool) (list kube.ResourceList, err error) {
+	defer func() { k.unbuilt = err }()
 	defer recovered(&err)
-	list, err = k.Client.Build(r, validate)
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	list, err = k.Client.Build(bytes.NewReader(text), validate)
+	if !validate && k.former != 0 {
+		if k.former--; err != nil {
+			list, err = k.buildServed(string(text), err)
+		}
+	}
 	for _, info := range list {
 		if info.Mapping.Scope.Name() == meta.RESTScopeNameRoot && info.Namespace != "" {
 			info.Namespace = ""
@@ -81,6 +100,41 @@ func (k *kubeClient) Build(r io.Reader, validate bool) (list kube.ResourceList, 
 		}
 	}
 	return list, err
+}
+
+// buildServed builds what is there of a text that could not be built. One object whose kind is gone, as when
+// its definition was removed, would have none of the others changed or deleted, for good. One whose version is
+// not served any more is built in the version that is.
+func (k *kubeClient) buildServed(text string, failed error) (kube.ResourceList, error) {
+	objects, err := checkedObjects(text)
+	if err != nil {
+		return nil, failed
+	}
+	versions, changed := map[schema.GroupVersionKind]string{}, false
+	var served []*unstructured.Unstructured
+	for _, u := range objects {
+		kind := u.GroupVersionKind()
+		version, known := versions[kind]
+		if !known {
+			if version, err = k.session.cluster.ServedVersion(k.ctx, inventory.Of(u)); err != nil {
+				return nil, fmt.Errorf("%w: %w", failed, err)
+			}
+			versions[kind] = version
+		}
+		changed = changed || version != kind.Version
+		if version != "" {
+			u.SetGroupVersionKind(kind.GroupKind().WithVersion(version))
+			served = append(served, u)
+		}
+	}
+	if !changed {
+		return nil, failed
+	}
+	rest, err := ssautil.ObjectsToYAML(served)
+	if err != nil {
+		return nil, fmt.Errorf("cannot write what is there of a manifest: %w", err)
+	}
+	return k.Client.Build(strings.NewReader(rest), false)
 }
 
 // Create implements kube.Interface.

@@ -171,8 +171,10 @@ func TestDeletesAsJudged(t *testing.T) {
 		at        string
 		meanwhile func(*smallServer)
 		absent    bool
-		// widget: b is one, not a ConfigMap.
-		widget bool
+		// widget: b is one, not a ConfigMap. gone: its kind was gone before. stored is the version of the
+		// manifest, if that is not served any more.
+		widget, gone bool
+		stored       string
 		// release: the deletion of the HelmRelease is confirmed, and no object's.
 		release bool
 		// deletes is how many this process has the right for, if not all.
@@ -211,6 +213,12 @@ func TestDeletesAsJudged(t *testing.T) {
 			want: "a uid-a 1, data uid-data 1", result: "a b data"},
 		"KindGoneUp": {reason: "and in an upgrade", upgrade: true, widget: true, at: "DELETE a", meanwhile: func(s *smallServer) { s.noWidgets = true },
 			want: "a uid-a 1, data uid-data 1", result: "a data"},
+		"KindGoneBefore": {reason: "nobody who looks now knows the kind", widget: true, gone: true,
+			want: "a uid-a 1, data uid-data 1", result: "a data"},
+		"KindGoneBeforeUp": {reason: "and an upgrade goes on without it", upgrade: true, widget: true, gone: true,
+			want: "a uid-a 1, data uid-data 1", result: "a data"},
+		"OtherVersion": {reason: "the kind is served in another version than the manifest has", widget: true, stored: "v1alpha1",
+			want: "a uid-a 1, b uid-b 1, data uid-data 1", result: "a b data"},
 		"Gone": {reason: "what was not there is not the release's when somebody creates it", absent: true, at: "GET b",
 			meanwhile: func(s *smallServer) { s.objects["b"] = s.objects["a"].DeepCopy() }, want: "a uid-a 1, data uid-data 1", result: "a b data"},
 	} {
@@ -234,8 +242,11 @@ func TestDeletesAsJudged(t *testing.T) {
 					manifest += manifestOf(named(kind, name))
 				}
 			}
-			if tc.absent {
+			if tc.absent || tc.gone {
 				delete(s.objects, "b")
+			}
+			if s.noWidgets = tc.gone; tc.stored != "" {
+				manifest = strings.ReplaceAll(manifest, widgets+"/v1", widgets+"/"+tc.stored)
 			}
 			s.after = func(method, name string) {
 				if tc.meanwhile != nil && method+" "+name == tc.at {
@@ -263,6 +274,7 @@ func TestDeletesAsJudged(t *testing.T) {
 			g := newGuard(c, obj, "web", "apps", time.Now)
 			g.confirmed = tc.release
 			k := newKubeClient(t.Context(), session, g, newLogs(logr.Discard(), time.Now, nil), "apps", nil, time.Now)
+			k.former = -1
 			list, err := k.Build(strings.NewReader(manifest), false)
 			if err != nil {
 				t.Fatal(err)

@@ -55,8 +55,17 @@ func objectsIn(rel *helmrelease.Release, text string, mapper meta.RESTMapper) (o
 
 // readObjects reads a text of a release as it is.
 func readObjects(rel *helmrelease.Release, text string) ([]*unstructured.Unstructured, error) {
-	if err := render.Check([]byte(text)); err != nil {
+	objects, err := checkedObjects(text)
+	if err != nil {
 		return nil, fmt.Errorf("cannot read manifest of release %s/%s.v%d: %w", rel.Namespace, rel.Name, rel.Version, err)
+	}
+	return objects, nil
+}
+
+// checkedObjects reads a text, which may be hostile.
+func checkedObjects(text string) ([]*unstructured.Unstructured, error) {
+	if err := render.Check([]byte(text)); err != nil {
+		return nil, err
 	}
 	objects, err := ssautil.ReadObjects(strings.NewReader(text))
 	if err != nil {
