@@ -198,7 +198,7 @@ func (r *engineRow) use(version string, templates map[string]string) {
 func (r *engineRow) request() release.Request {
 	c := r.chart
 	return release.Request{
-		Object: r.obj, Values: r.values, Cluster: r.cluster,
+		Object: r.obj, Values: r.values, Cluster: r.cluster, Local: true,
 		Chart: release.Chart{
 			Name: c.Name(), Version: c.Metadata.Version, AppVersion: c.AppVersion(),
 			Load: func(context.Context) (*chart.Chart, error) { return c, nil },
