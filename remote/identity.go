@@ -172,11 +172,16 @@ func (r *run) meet(ctx context.Context, session *link.Session, cluster capibridg
 	if id.SeededAs, err = seededAs(cluster, records, lineage, r.child.Spec.InCluster); err != nil {
 		return err
 	}
+	// What others recorded in the cluster of this tier is of the tier above, which goes on there.
+	if !r.isOwn(uid) {
+		if err := handMade(r.child, cluster, records, lineage); err != nil {
+			return err
+		}
+		id.TakingOver = slices.ContainsFunc(records, func(found *record.Record) bool { return epoch.Judge(lineage, found.Parent) == epoch.Foreign })
+	}
 	if err := r.recall(ctx, admin, listed, lineage, selected); err != nil {
 		return err
 	}
-	// What others recorded in the cluster of this tier is of the tier above, which goes on there.
-	id.TakingOver = !r.isOwn(uid) && slices.ContainsFunc(records, func(found *record.Record) bool { return epoch.Judge(lineage, found.Parent) == epoch.Foreign })
 	r.child.Status.Identity = id
 	return nil
 }
@@ -204,6 +209,30 @@ func seededAs(cluster capibridge.Cluster, records []*record.Record, lineage []ep
 		uid = by.UID
 	}
 	return uid, nil
+}
+
+// handMade refuses a cluster that another tier has as a Child of another name, by a kubeconfig and not by Cluster API: a
+// kubeconfig that somebody mistook would have it taken over. No Cluster has a UID then that tells, so that where the other
+// tier is gone, or gave the cluster up, a person says so for any of the records.
+func handMade(child *v1alpha1.Child, cluster capibridge.Cluster, records []*record.Record, lineage []epoch.Mark) error {
+	approval := child.Annotations[v1alpha1.ApproveTakeOverAnnotation]
+	var another *record.Record
+	for _, found := range records {
+		by := found.Cluster
+		if by.UID != "" || by.Name == "" || by.Name == cluster.Name && by.Namespace == cluster.Namespace || epoch.Judge(lineage, found.Parent) != epoch.Foreign {
+			continue
+		}
+		if approved, _ := epoch.Approves(approval, found.Parent); approved {
+			return nil
+		}
+		another = found
+	}
+	if another == nil {
+		return nil
+	}
+	return reason.Because(v1alpha1.ReasonIdentityConflict, fmt.Errorf(
+		"another tier has the cluster as Child %s/%s, this is %s/%s: nothing is written; correct the kubeconfig or, if that tier is gone or gave the cluster up, annotate this Child with %s=%s",
+		another.Cluster.Namespace, another.Cluster.Name, cluster.Namespace, cluster.Name, v1alpha1.ApproveTakeOverAnnotation, another.Parent.Approval()))
 }
 
 // above are the records in a child without those of the tier that runs there: it applies layers to its own cluster as well,

@@ -1,9 +1,13 @@
 package remote
 
 import (
+	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/capibridge"
@@ -42,6 +46,74 @@ func TestSeededAs(t *testing.T) {
 				t.Errorf("%s: seededAs() = %q, %v", tc.reason, got, err)
 			}
 		})
+	}
+}
+
+// TestHandMade: a cluster that another tier has by a kubeconfig is no more taken over than one that Cluster API made (read 695).
+func TestHandMade(t *testing.T) {
+	lineage := []epoch.Mark{{Epoch: 2, Holder: "me"}, {Epoch: 1, Holder: "before"}}
+	other := epoch.Mark{Epoch: 9, Holder: "other"}
+	for name, tc := range map[string]struct {
+		reason   string
+		cluster  record.Cluster
+		parent   epoch.Mark
+		approval string
+		conflict bool
+	}{
+		"Another":   {"another tier has it under another name", record.Cluster{Namespace: "fleet", Name: "b"}, other, "", true},
+		"Elsewhere": {"another tier has it in another namespace", record.Cluster{Namespace: "other", Name: "a"}, other, "", true},
+		"Rebuilt":   {"this tier was made anew of the same repository", record.Cluster{Namespace: "fleet", Name: "a"}, other, "", false},
+		"Renamed":   {"this tier had it under another name", record.Cluster{Namespace: "fleet", Name: "b"}, lineage[1], "", false},
+		"Earlier":   {"an earlier version did not record the name", record.Cluster{}, other, "", false},
+		"Approved":  {"a person says that the other tier gave it up", record.Cluster{Namespace: "fleet", Name: "b"}, other, "9/other", false},
+		"Disproved": {"a person said so of another one", record.Cluster{Namespace: "fleet", Name: "b"}, other, "9/another", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := childNamed("a", nil)
+			child.Annotations = map[string]string{v1alpha1.ApproveTakeOverAnnotation: tc.approval}
+			err := handMade(&child, capibridge.Cluster{Namespace: "fleet", Name: "a"}, []*record.Record{{Cluster: tc.cluster, Parent: tc.parent}}, lineage)
+			if conflict := reason.Of(err) == v1alpha1.ReasonIdentityConflict; conflict != tc.conflict || conflict != (err != nil) {
+				t.Errorf("%s: handMade() = %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestMeetHandMade: nothing is written to a cluster that another tier has under another name, until a person lets this
+// tier take it over as the Child says (read 695).
+func TestMeetHandMade(t *testing.T) {
+	m := newMet(t)
+	m.keeps(t, "app", epoch.Mark{Epoch: 9, Holder: "there"})
+	// As the other tier's push writes it.
+	child := childNamed("edge", nil)
+	child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "far"}
+	there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(m.far.record).Build()
+	p := &push{run: &run{child: &child, recorded: child.DeepCopy(), notes: &notes{}}, cluster: capibridge.Cluster{Namespace: "fleet", Name: "edge"}}
+	listed, err := record.List(t.Context(), there)
+	if err != nil || len(listed) != 1 {
+		t.Fatalf("the records are %v, %v", listed, err)
+	}
+	if err := p.putRecord(t.Context(), listed[0], &v1alpha1.ChildLayer{Name: "app"}, there); err != nil {
+		t.Fatal(err)
+	}
+	kind := m.far.record.TypeMeta
+	if err := there.Get(t.Context(), types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: record.Name(listed[0].Layer)}, m.far.record); err != nil {
+		t.Fatal(err)
+	}
+	m.far.record.TypeMeta = kind
+
+	met := m.contact(t)
+	connected := meta.FindStatusCondition(met.Status.Conditions, v1alpha1.ConnectedCondition)
+	if connected == nil || connected.Reason != v1alpha1.ReasonIdentityConflict || met.Status.Identity != nil || len(m.writes) > 0 {
+		t.Fatalf("Connected is %+v, the identity %+v, written %v", connected, met.Status.Identity, m.writes)
+	}
+	_, approval, _ := strings.Cut(connected.Message, v1alpha1.ApproveTakeOverAnnotation+"=")
+	met.Annotations = map[string]string{v1alpha1.ApproveTakeOverAnnotation: approval}
+	if err := m.client.Update(t.Context(), met); err != nil {
+		t.Fatal(err)
+	}
+	if met = m.contact(t); met.Status.Identity == nil || met.Status.Identity.TakingOver || len(m.writes) == 0 {
+		t.Errorf("approved as %q, it is not taken over: %+v", approval, met.Status)
 	}
 }
 

@@ -248,8 +248,8 @@ func (p *push) putRecord(ctx context.Context, rec *record.Record, entry *v1alpha
 		}
 	}
 	rec.Cluster = record.Cluster{UID: p.vars["cluster_uid"]}
-	if p.object != nil {
-		rec.Cluster.Namespace, rec.Cluster.Name = p.object.GetNamespace(), p.object.GetName()
+	if !p.child.Spec.InCluster { // the tier above has the cluster by another name, by right
+		rec.Cluster.Namespace, rec.Cluster.Name = p.cluster.Namespace, p.cluster.Name
 	}
 	err := rec.Put(ctx, child)
 	switch {

@@ -57,8 +57,8 @@ type State struct {
 	Digest   string `json:"digest,omitempty"`
 }
 
-// Cluster is the Cluster API Cluster for which the layer was rendered. Its fields are
-// empty for a child that has none.
+// Cluster is the Cluster API Cluster for which the layer was rendered. A child that has none has
+// the name of its Child, and no UID; earlier versions left the name out as well.
 type Cluster struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
