@@ -87,8 +87,10 @@ type Link struct {
 	// that was used last.
 	responded time.Time
 	tried     string
-	agent     Agent
-	beat      heartbeat
+	// again is when a source that tells of no change was read again last, as the child did not answer.
+	again time.Time
+	agent Agent
+	beat  heartbeat
 }
 
 func (l *Link) mayWrite() error { return l.pool.MayWrite(l.key) }

@@ -36,6 +36,9 @@ const (
 	// shortestToken is the shortest life of a token that is good for a probe. A server of Kubernetes gives
 	// ten minutes at least.
 	shortestToken = tokenMargin + probeTimeout
+	// againAfter is how often at most a source that tells of no change is read again for a child that does
+	// not answer: a cloud refuses who asks it for each of a thousand of these with each probe.
+	againAfter = 2 * time.Minute
 )
 
 // UnreadError: the kubeconfig could not be read, as this tier's own API server did not answer or
@@ -54,6 +57,9 @@ type Request struct {
 	// tier's own API server is an *UnreadError.
 	Source string
 	Read   func(ctx context.Context) (*rest.Config, error)
+	// Silent: Source stays the same when what it leads to is another, as where a cloud says where its
+	// cluster is.
+	Silent bool
 	// Recorded is the identity on record, empty before the first contact.
 	Recorded string
 	// Agent: the child is to have an agent, which reports.
@@ -306,12 +312,24 @@ func (l *Link) regrant(ctx context.Context, q Request) error {
 	return writeAccess(ctx, admin, append(access.Account(), access.Role(access.BaseRole, access.BaseRights())...))
 }
 
-// follow makes sure that the link has credentials from the present kubeconfig.
+// follow makes sure that the link has credentials from the present kubeconfig. Of a source that does not
+// tell, it is read again where the child stopped to answer: its server may be elsewhere by now, or have
+// another CA. Should that fail, the child is asked where it was.
 func (l *Link) follow(ctx context.Context, q Request) error {
-	if as := l.caller(); l.source == q.Source && as != nil && (as != l.admin || !l.lapsed()) {
+	if as := l.caller(); l.source != q.Source || as == nil || as == l.admin && l.lapsed() {
+		return l.reread(ctx, q)
+	}
+	now := l.pool.now()
+	if !q.Silent || l.failures == 0 || now.Sub(l.again) < againAfter {
 		return nil
 	}
-	return l.reread(ctx, q)
+	l.again = now
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := l.reread(ctx, q); err != nil && l.caller() == nil {
+		return err
+	}
+	return nil
 }
 
 // lapsed reports whether the credential of the kubeconfig that was read last has
