@@ -32,6 +32,7 @@ const (
 	Tampered    Why = "the Secret does not have what was written into it"
 	Lapsed      Why = "the credential has lapsed"
 	Due         Why = "it is due"
+	Ahead       Why = "a clock that was ahead said when it is due"
 	LeaseGone   Why = "the lease was revoked, or cannot be made longer"
 	Unused      Why = "it was leased, and never written into the Secret"
 	Superseded  Why = "another credential has taken its place"
@@ -43,6 +44,9 @@ const (
 	Suspended   Why = "it is suspended"
 	NothingToDo Why = "nothing is due"
 )
+
+// skew is how far ahead of ours the clock may be of whoever wrote when a credential ends.
+const skew = time.Minute
 
 // Step is what is done next, and why.
 type Step struct {
@@ -244,6 +248,9 @@ func (f *Facts) fresh(now time.Time) (Step, bool) {
 		step = Step{Do: Replace, Why: Tampered}
 	case !expires.IsZero() && !now.Before(expires):
 		step = Step{Do: Issue, Why: Lapsed}
+	case f.Secret.Issued.Sub(now) > skew || f.Secret.Renewed.Sub(now) > skew:
+		// When it ends was counted from that clock. It ends sooner, and nobody knows when.
+		step = Step{Do: Replace, Why: Ahead}
 	case current != nil && current.Gone:
 		step = Step{Do: Replace, Why: LeaseGone}
 	case renewAt.IsZero() || now.Before(renewAt):

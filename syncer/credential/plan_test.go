@@ -50,9 +50,18 @@ func TestPlan(t *testing.T) {
 		"JournalCounts": {"the journal is written before the Secret says so", base(func(f *Facts) { f.Leases[0].RenewAt, f.Leases[0].Expires = at(80), at(120) }), 70, Step{Do: Keep, Why: NothingToDo, Until: at(80)}},
 		"LoginEnds": {"what is leased ends with the login", base(func(f *Facts) { f.Leases[0].LoginExpires = at(30) }), 30,
 			Step{Do: Issue, Why: Lapsed}},
-		"Gone":       {"what somebody revoked is replaced at once", base(func(f *Facts) { f.Leases[0].Gone = true }), 5, Step{Do: Replace, Why: LeaseGone}},
-		"Changed":    {"another request is made at once", base(func(f *Facts) { f.Declared = "e" }), 5, Step{Do: Replace, Why: Changed}},
-		"Tampered":   {"what somebody changed in the Secret is replaced, and revoked after that", base(func(f *Facts) { f.Secret.Intact, f.Secret.Number = false, 0 }), 5, Step{Do: Replace, Why: Tampered}},
+		"Gone":     {"what somebody revoked is replaced at once", base(func(f *Facts) { f.Leases[0].Gone = true }), 5, Step{Do: Replace, Why: LeaseGone}},
+		"Changed":  {"another request is made at once", base(func(f *Facts) { f.Declared = "e" }), 5, Step{Do: Replace, Why: Changed}},
+		"Tampered": {"what somebody changed in the Secret is replaced, and revoked after that", base(func(f *Facts) { f.Secret.Intact, f.Secret.Number = false, 0 }), 5, Step{Do: Replace, Why: Tampered}},
+		"Ahead": {"by a clock that was ahead nothing is due while it lapses (read 697)", base(func(f *Facts) {
+			f.Secret.Issued, f.Secret.Renewed, f.Secret.RenewAt, f.Secret.Expires = at(21600), at(21600), at(21640), at(21660)
+			f.Leases[0].RenewAt, f.Leases[0].Expires, f.Leases[0].LoginExpires = at(21640), at(21660), at(22600)
+		}), 5, Step{Do: Replace, Why: Ahead}},
+		"RenewedAhead": {"nor where such a one renewed it", base(func(f *Facts) {
+			f.Secret.Renewed, f.Leases[0].RenewAt, f.Leases[0].Expires = at(21600), at(21640), at(21660)
+		}), 5, Step{Do: Replace, Why: Ahead}},
+		"Skewed": {"the clocks of two processes are a little apart", base(func(f *Facts) { f.Secret.Issued, f.Secret.Renewed = at(60), at(60) }), 5,
+			Step{Do: Keep, Why: NothingToDo, Until: at(40)}},
 		"Lapsed":     {"what has lapsed is replaced", base(nil), 60, Step{Do: Issue, Why: Lapsed}},
 		"BackingOff": {"an attempt that failed is not made again at once", base(func(f *Facts) { f.NotBefore = at(50) }), 45, Step{Do: Keep, Why: BackingOff, Until: at(50)}},
 		"BackOffUntilLapse": {"that it lapses is told at once", base(func(f *Facts) { f.NotBefore = at(90) }), 45,

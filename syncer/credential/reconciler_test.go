@@ -553,6 +553,26 @@ func TestRevokedByOthers(t *testing.T) {
 	}
 }
 
+// TestClockWasAhead: what was leased while the agent's clock was ahead is not taken to be valid for as much longer (read 697).
+func TestClockWasAhead(t *testing.T) {
+	g := newRig(t, vaultserver.Role{Lease: time.Hour, Login: 10 * time.Hour}, nil)
+	g.must()
+	ahead := 6 * time.Hour
+	g.r.Now = func() time.Time { return g.at.Add(ahead) }
+	g.r.Vault = &vault.Clients{Now: g.r.Now}
+	g.must()
+	ahead = 0
+	for range 120 {
+		g.pass(time.Minute)
+		if g.vault.Valid()[g.password()].ID == "" {
+			t.Fatalf("at %s: what the Secret has is not valid: %+v", g.at.Sub(epoch), g.object().Status)
+		}
+	}
+	if n := g.vault.Leased(); n > 6 {
+		t.Errorf("%d were leased in two hours", n)
+	}
+}
+
 // TestTampered: a Secret that somebody changed or deleted has a valid credential again after
 // the next look.
 func TestTampered(t *testing.T) {
