@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -300,8 +301,9 @@ func (k *keeping) issueToken(ctx context.Context, spec *v1alpha1.ServiceAccountT
 	if err != nil {
 		return err
 	}
-	expires := issued.ExpirationTimestamp.UTC()
-	fields := map[string]any{"token": issued.Token}
+	// Counted by our clock: that of the API server may be another.
+	expires := asked.Add(lifeOf(issued))
+	fields := map[string]any{"token": issued.Status.Token}
 	data, err := Fill(k.obj.Spec.Target.Data, fields)
 	if err != nil {
 		return &failure{v1alpha1.ReasonAnswerInvalid, err}
@@ -327,8 +329,23 @@ const (
 	longestToken  = 24 * time.Hour
 )
 
+// lifeOf is for how long a token is good that was asked for just now: the API server says how much of what it
+// was asked for it gives, and so does the token.
+func lifeOf(issued *authenticationv1.TokenRequest) time.Duration {
+	life := shortestToken
+	if seconds := issued.Spec.ExpirationSeconds; seconds != nil && *seconds > 0 {
+		life = min(time.Duration(*seconds)*time.Second, longestToken)
+	}
+	claims := jwt.RegisteredClaims{}
+	_, _, err := jwt.NewParser().ParseUnverified(issued.Status.Token, &claims)
+	if err == nil && claims.IssuedAt != nil && claims.ExpiresAt != nil && claims.ExpiresAt.After(claims.IssuedAt.Time) {
+		life = min(life, claims.ExpiresAt.Sub(claims.IssuedAt.Time))
+	}
+	return life
+}
+
 // token has the API server issue a token.
-func (k *keeping) token(ctx context.Context, account *corev1.ServiceAccount, audiences []string, life time.Duration) (*authenticationv1.TokenRequestStatus, error) {
+func (k *keeping) token(ctx context.Context, account *corev1.ServiceAccount, audiences []string, life time.Duration) (*authenticationv1.TokenRequest, error) {
 	seconds := int64(min(max(life, shortestToken), longestToken) / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences, ExpirationSeconds: &seconds}}
 	if err := k.Client.SubResource("token").Create(ctx, account, request); err != nil {
@@ -337,7 +354,7 @@ func (k *keeping) token(ctx context.Context, account *corev1.ServiceAccount, aud
 	if request.Status.Token == "" {
 		return nil, because(v1alpha1.ReasonCredentialMissing, "cannot have a token of ServiceAccount %s issued: the API server gave none", account.Name)
 	}
-	return &request.Status, nil
+	return request, nil
 }
 
 // issueFile reads a file.

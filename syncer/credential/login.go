@@ -172,7 +172,7 @@ func (k *keeping) tokenLogin(ctx context.Context, address, name string, audience
 	if err != nil {
 		return vault.Login{}, err
 	}
-	return vault.Login{Body: map[string]string{"jwt": issued.Token}}, nil
+	return vault.Login{Body: map[string]string{"jwt": issued.Status.Token}}, nil
 }
 
 // ownAudiences are those of the API server itself: what a token is for that names none. The

@@ -2,6 +2,8 @@ package credential
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -55,6 +57,9 @@ type rig struct {
 	events *record.FakeRecorder
 	// writes counts writes of the API server; refuse, if not nil, refuses some.
 	writes atomic.Int64
+	// apart is by how much the clock of the API server is ahead, and tokens how many it issued.
+	apart  time.Duration
+	tokens int
 	refuse func(n int64, verb string, o client.Object) error
 	key    client.ObjectKey
 }
@@ -119,8 +124,9 @@ func newRig(t *testing.T, role vaultserver.Role, change func(*v1alpha1.Credentia
 				request.Spec.Audiences = []string{"https://kubernetes.default.svc"}
 			}
 			request.Status = authenticationv1.TokenRequestStatus{
-				Token: jwtOf + o.GetName(), ExpirationTimestamp: metav1.Time{Time: g.at.Add(time.Duration(*request.Spec.ExpirationSeconds) * time.Second)},
+				Token: jwtOf + o.GetName(), ExpirationTimestamp: metav1.Time{Time: g.at.Add(g.apart + time.Duration(*request.Spec.ExpirationSeconds)*time.Second)},
 			}
+			g.tokens++
 			return nil
 		},
 	}).Build()
@@ -1063,6 +1069,54 @@ func TestServiceAccountToken(t *testing.T) {
 	}
 	if o := g.object(); o.Status.ExpiresAt == nil || o.Status.RenewAt == nil {
 		t.Errorf("status %+v", o.Status)
+	}
+}
+
+// TestTokenClocks: the life of a token is counted by one clock, whatever that of the API server is (read 698).
+func TestTokenClocks(t *testing.T) {
+	for name, apart := range map[string]time.Duration{"Behind": -2 * time.Hour, "Ahead": 40 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, minute(), func(o *v1alpha1.Credential) {
+				o.Spec.Vault = nil
+				o.Spec.Target.Data = values{"credentials": {Value: "password=${token}"}}
+				o.Spec.ServiceAccountToken = &v1alpha1.ServiceAccountTokenSource{ServiceAccountName: "worker", Audiences: []string{"sts.amazonaws.com"}, Lifetime: metav1.Duration{Duration: time.Hour}}
+			}, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "worker", Annotations: map[string]string{v1alpha1.CredentialsAnnotation: "keys"}}})
+			g.apart = apart
+			g.must()
+			if g.wants("Ready", "True", "Succeeded"); g.tokens != 1 {
+				t.Errorf("%d tokens were issued, want one", g.tokens)
+			}
+			if s := g.object().Status; s.ExpiresAt == nil || !s.ExpiresAt.Equal(&metav1.Time{Time: at(3600)}) || !s.RenewAt.Equal(&metav1.Time{Time: at(2400)}) {
+				t.Errorf("status %+v", s)
+			}
+		})
+	}
+}
+
+// TestLifeOf: a token says itself for how long it is good where that is less.
+func TestLifeOf(t *testing.T) {
+	seconds := int64(3600)
+	issued := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	for name, tc := range map[string]struct {
+		claims map[string]any
+		want   time.Duration
+	}{
+		"Less":   {map[string]any{"iat": at(0).Unix(), "exp": at(900).Unix()}, 15 * time.Minute},
+		"More":   {map[string]any{"iat": at(0).Unix(), "exp": at(1 << 25).Unix()}, time.Hour}, // the API server extends some
+		"NoEnd":  {map[string]any{"iat": at(0).Unix()}, time.Hour},
+		"Absurd": {map[string]any{"iat": at(900).Unix(), "exp": at(0).Unix()}, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := json.Marshal(tc.claims)
+			if err != nil {
+				t.Fatal(err)
+			}
+			part := base64.RawURLEncoding.EncodeToString
+			issued.Status.Token = part([]byte(`{"alg":"RS256"}`)) + "." + part(text) + "." + part([]byte("signed"))
+			if got := lifeOf(issued); got != tc.want {
+				t.Errorf("lifeOf() = %s, want %s", got, tc.want)
+			}
+		})
 	}
 }
 
