@@ -17,6 +17,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // kubeconfigRef names what leads to a child: a Secret with a kubeconfig under a key, a
@@ -138,9 +139,12 @@ func (s *seeding) mayWait(err error) bool {
 func (r *run) ofCloud(ctx context.Context, ref kubeconfigRef) (*rest.Config, error) {
 	config, err := r.OfConfigMap(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name})
 	var refused *answer.Error
+	var tier *target.TierError
 	switch {
 	case err == nil:
 		return config, nil
+	case errors.As(err, &tier):
+		return nil, reason.Because(v1alpha1.ReasonProgressing, &link.UnreadError{Err: fmt.Errorf("cannot use ConfigMap %s in this tier: %w", ref.name, err)})
 	case apierrors.IsNotFound(err):
 		return nil, reason.Because(v1alpha1.ReasonKubeconfigMissing, fmt.Errorf("cannot read ConfigMap %s: %w", ref.name, err))
 	case errors.As(err, &refused):

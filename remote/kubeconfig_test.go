@@ -1,8 +1,10 @@
 package remote
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
@@ -20,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // TestKubeconfigUnread: a kubeconfig that is not there is told apart from one that this tier's own
@@ -55,6 +59,34 @@ func TestKubeconfigUnread(t *testing.T) {
 			_, err = r.kubeconfig(t.Context(), kubeconfigRef{kind: fromSecret, name: "a-kubeconfig", key: "value"}, capibridge.Cluster{})
 			var unread *link.UnreadError
 			if reason.Of(err) != tc.why || errors.As(err, &unread) != tc.unread || !strings.Contains(err.Error(), "cannot read Secret a-kubeconfig") {
+				t.Errorf("%s: %v with reason %s", tc.reason, err, reason.Of(err))
+			}
+		})
+	}
+}
+
+// TestCloudUnread: the same of a ConfigMap that names the cluster of a cloud. Without it a comparison would
+// take it for one that is refused, and apply all objects of the layer again (read 699).
+func TestCloudUnread(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		answer error
+		why    string
+		unread bool
+	}{
+		"NotFound": {"there is none", apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "a"), v1alpha1.ReasonKubeconfigMissing, false},
+		"Tier":     {"the store of this tier is slow", &target.TierError{Err: apierrors.NewTimeoutError("etcd", 0)}, v1alpha1.ReasonProgressing, true},
+		"Cloud":    {"the cloud knows no such cluster", errors.New("no such cluster"), v1alpha1.ReasonKubeconfigRefused, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &run{child: &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}, Children: &Children{
+				OfConfigMap: func(context.Context, types.NamespacedName) (*rest.Config, error) {
+					return nil, fmt.Errorf("failed to get configmap fleet/a: %w", tc.answer)
+				},
+			}}
+			_, err := r.kubeconfig(t.Context(), kubeconfigRef{kind: fromConfigMap, name: "a"}, capibridge.Cluster{})
+			var unread *link.UnreadError
+			if reason.Of(err) != tc.why || errors.As(err, &unread) != tc.unread {
 				t.Errorf("%s: %v with reason %s", tc.reason, err, reason.Of(err))
 			}
 		})

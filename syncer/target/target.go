@@ -310,7 +310,7 @@ func (t *Targets) OfConfigMap(ctx context.Context, name types.NamespacedName) (*
 // one it is the agent.
 func (t *Targets) configMap(ctx context.Context, name types.NamespacedName) (*corev1.ConfigMap, error) {
 	cm := &corev1.ConfigMap{}
-	if err := t.Local.Get(ctx, name, cm); err != nil {
+	if err := ofTier(t.Local.Get(ctx, name, cm)); err != nil {
 		return nil, fmt.Errorf("failed to get configmap %s: %w", name, err)
 	}
 	if t.KubeConfigServiceAccount != "" && cm.Data[meta.KubeConfigKeyServiceAccountName] == "" {
@@ -357,7 +357,34 @@ func (s settled) Get(ctx context.Context, name types.NamespacedName, into client
 		s.configMap.DeepCopyInto(cm)
 		return nil
 	}
-	return s.Client.Get(ctx, name, into, o...)
+	return ofTier(s.Client.Get(ctx, name, into, o...))
+}
+
+func (s settled) SubResource(name string) client.SubResourceClient {
+	return part{s.Client.SubResource(name)}
+}
+
+// part is how a token of a service account is got.
+type part struct{ client.SubResourceClient }
+
+func (p part) Create(ctx context.Context, of, into client.Object, o ...client.SubResourceCreateOption) error {
+	return ofTier(p.SubResourceClient.Create(ctx, of, into, o...))
+}
+
+// TierError: the API server of the cluster that we run in did not answer, or had an error. It says nothing
+// of the cluster that a ConfigMap names, nor of whether the ConfigMap is there.
+type TierError struct{ Err error }
+
+func (e *TierError) Error() string { return e.Err.Error() }
+func (e *TierError) Unwrap() error { return e.Err }
+
+// ofTier tells an error that comes without an answer from what the API server answers.
+func ofTier(err error) error {
+	var said apierrors.APIStatus
+	if err == nil || errors.As(err, &said) && said.Status().Code < http.StatusInternalServerError && said.Status().Code != http.StatusTooManyRequests {
+		return err
+	}
+	return &TierError{err}
 }
 
 // checkConfigMap refuses to send our own token to an address that anybody who writes a

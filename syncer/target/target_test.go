@@ -615,6 +615,58 @@ func TestTargetsConfigMap(t *testing.T) {
 	}
 }
 
+// TestTierDoesNotAnswer: what the API server of this tier does not hand out of what a ConfigMap needs is told apart from
+// what it refuses, and from what the cloud says (read 699).
+func TestTierDoesNotAnswer(t *testing.T) {
+	auth.EnableObjectLevelWorkloadIdentity()
+	t.Cleanup(auth.DisableObjectLevelWorkloadIdentity)
+	s := newAPIServer(t, "edge")
+	unavailable, denied := apierrors.NewServiceUnavailable("etcd"), apierrors.NewForbidden(corev1.Resource("serviceaccounts"), "ops", errors.New("no"))
+	for name, tc := range map[string]struct {
+		reason            string
+		configMap, tokens error
+		account           error
+		ofTier            bool
+	}{
+		"ConfigMap": {"the ConfigMap", unavailable, nil, nil, true},
+		"Silent":    {"nobody answers", errors.New("connection refused"), nil, nil, true},
+		"Account":   {"the account that it names", nil, nil, unavailable, true},
+		"Token":     {"a token of that", nil, apierrors.NewTooManyRequests("later", 1), nil, true},
+		"Denied":    {"an answer", nil, denied, nil, false},
+		"NotFound":  {"there is none", apierrors.NewNotFound(corev1.Resource("configmaps"), "edge"), nil, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			targets, _ := newTargets(t, s,
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}, Data: map[string]string{"provider": "generic", "address": s.URL, "ca.crt": string(s.ca()), "serviceAccountName": "ops"}},
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops"}},
+			)
+			targets.Local.Client = interceptor.NewClient(targets.Local.Client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					switch o.(type) {
+					case *corev1.ConfigMap:
+						if tc.configMap != nil {
+							return tc.configMap
+						}
+					case *corev1.ServiceAccount:
+						if tc.account != nil {
+							return tc.account
+						}
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+				SubResourceCreate: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+					return tc.tokens
+				},
+			})
+			_, err := targets.OfConfigMap(t.Context(), types.NamespacedName{Namespace: "apps", Name: "edge"})
+			var tier *TierError
+			if err == nil || errors.As(err, &tier) != tc.ofTier {
+				t.Errorf("%s: %v, of this tier: %t", tc.reason, err, tier != nil)
+			}
+		})
+	}
+}
+
 // TestCheckConfigMap: where the agent's own token may go.
 func TestCheckConfigMap(t *testing.T) {
 	for name, tc := range map[string]struct {
