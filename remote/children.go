@@ -128,8 +128,8 @@ type Children struct {
 	// Allowed is what kubeconfigs may have besides an address and credentials.
 	Allowed capibridge.Allowed
 	// OfConfigMap asks the cloud that a ConfigMap names where a cluster is, and wraps the
-	// transport so that each request has a token of the cloud.
-	OfConfigMap func(ctx context.Context, name types.NamespacedName) (*rest.Config, error)
+	// transport so that each request has a token of the cloud. anew: whatever it said a moment ago.
+	OfConfigMap func(ctx context.Context, name types.NamespacedName, anew bool) (*rest.Config, error)
 	// InCluster is how the tier's own cluster is reached, with the agent's present token.
 	InCluster func() (*rest.Config, error)
 	// Bridge reads the objects of infrastructure providers.

@@ -34,10 +34,13 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 	requested := r.child.Annotations[fluxmeta.ReconcileRequestAnnotation] != r.child.Status.LastHandledReconcileAt
 	q := link.Request{
 		Source: source, Agent: slices.ContainsFunc(selected, hasAgent), Urgent: !ready || requested,
-		Brief:  r.later,
-		Lost:   meta.IsStatusConditionFalse(r.child.Status.Conditions, v1alpha1.ConnectedCondition),
-		Read:   func(ctx context.Context) (*rest.Config, error) { return r.kubeconfig(ctx, ref, cluster) },
-		Silent: ref.kind != fromSecret,
+		Brief: r.later,
+		Lost:  meta.IsStatusConditionFalse(r.child.Status.Conditions, v1alpha1.ConnectedCondition),
+		Read:  func(ctx context.Context) (*rest.Config, error) { return r.kubeconfig(ctx, ref, cluster) },
+	}
+	if again := ref; ref.kind != fromSecret {
+		again.anew = true
+		q.Again = func(ctx context.Context) (*rest.Config, error) { return r.kubeconfig(ctx, again, cluster) }
 	}
 	if id != nil {
 		q.Recorded = id.KubeSystemUID

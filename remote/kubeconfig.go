@@ -24,6 +24,8 @@ import (
 // ConfigMap that names a cluster of a cloud, or nothing for the tier's own cluster.
 type kubeconfigRef struct {
 	kind, name, key string
+	// anew: a cloud is asked also if it was a moment ago.
+	anew bool
 }
 
 // Kinds of a kubeconfigRef.
@@ -137,7 +139,7 @@ func (s *seeding) mayWait(err error) bool {
 // ofCloud asks the cloud that a ConfigMap names where the cluster is. What the cloud refuses
 // is told as an error of the kubeconfig: the cluster has not been called.
 func (r *run) ofCloud(ctx context.Context, ref kubeconfigRef) (*rest.Config, error) {
-	config, err := r.OfConfigMap(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name})
+	config, err := r.OfConfigMap(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}, ref.anew)
 	var refused *answer.Error
 	var tier *target.TierError
 	switch {

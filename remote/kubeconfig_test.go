@@ -80,7 +80,7 @@ func TestCloudUnread(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &run{child: &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}, Children: &Children{
-				OfConfigMap: func(context.Context, types.NamespacedName) (*rest.Config, error) {
+				OfConfigMap: func(context.Context, types.NamespacedName, bool) (*rest.Config, error) {
 					return nil, fmt.Errorf("failed to get configmap fleet/a: %w", tc.answer)
 				},
 			}}

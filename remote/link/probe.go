@@ -57,9 +57,9 @@ type Request struct {
 	// tier's own API server is an *UnreadError.
 	Source string
 	Read   func(ctx context.Context) (*rest.Config, error)
-	// Silent: Source stays the same when what it leads to is another, as where a cloud says where its
-	// cluster is.
-	Silent bool
+	// Again reads it where the child stopped to answer, past all that is remembered of it. It is nil if Source
+	// tells when that leads elsewhere, which a ConfigMap does not that names the cluster of a cloud.
+	Again func(ctx context.Context) (*rest.Config, error)
 	// Recorded is the identity on record, empty before the first contact.
 	Recorded string
 	// Agent: the child is to have an agent, which reports.
@@ -320,10 +320,10 @@ func (l *Link) follow(ctx context.Context, q Request) error {
 		return l.reread(ctx, q)
 	}
 	now := l.pool.now()
-	if !q.Silent || l.failures == 0 || now.Sub(l.again) < againAfter {
+	if q.Again == nil || l.failures == 0 || now.Sub(l.again) < againAfter {
 		return nil
 	}
-	l.again = now
+	l.again, q.Read = now, q.Again
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := l.reread(ctx, q); err != nil && l.caller() == nil {

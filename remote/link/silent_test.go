@@ -17,9 +17,8 @@ func TestSilentSource(t *testing.T) {
 			before, after := newFar(t), newFar(t)
 			before.account, after.account = account, account
 			n := newNear(t, before)
-			n.q.Silent = true
 			n.good(t)
-			n.q.Read = newNear(t, after).q.Read
+			n.q.Again = newNear(t, after).q.Read
 			before.Close()
 			n.clock.add(time.Minute)
 			if a := n.probed(t); a.Err == nil {
@@ -38,14 +37,12 @@ func TestSilentSource(t *testing.T) {
 func TestSilentSourceRarely(t *testing.T) {
 	f := newFar(t)
 	n := newNear(t, f)
-	n.q.Silent = true
 	n.good(t)
 	n.failures = 1
-	read := n.q.Read
-	n.q.Read = func(context.Context) (*rest.Config, error) { return nil, errors.New("throttled") }
+	n.q.Again = func(context.Context) (*rest.Config, error) { return nil, errors.New("throttled") }
 	n.good(t)
 
-	n.q.Read, n.again = read, time.Time{}
+	n.q.Again, n.again = n.q.Read, time.Time{}
 	f.Close()
 	before := n.reads
 	for range 10 { // of which the first probe has no cause to ask

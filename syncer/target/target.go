@@ -88,6 +88,7 @@ type Targets struct {
 	Now    func() time.Time
 
 	mu     sync.Mutex
+	own    map[types.NamespacedName]ownTokens
 	open   map[string]*keptTarget
 	most   int           // for tests; mostTargets if 0
 	idle   time.Duration // for tests; targetIdle if 0
@@ -291,8 +292,14 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (o
 }
 
 // OfConfigMap is how the cluster is reached that a ConfigMap names, whose provider issues a
-// token for each request. The address has not been called, and is not known to be allowed.
-func (t *Targets) OfConfigMap(ctx context.Context, name types.NamespacedName) (*rest.Config, error) {
+// token for each request. The address has not been called, and is not known to be allowed. anew: the provider
+// is asked whatever is remembered of its answers.
+func (t *Targets) OfConfigMap(ctx context.Context, name types.NamespacedName, anew bool) (*rest.Config, error) {
+	if anew && t.Tokens != nil {
+		if err := t.forget(name); err != nil {
+			return nil, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
 	cm, err := t.configMap(ctx, name)
@@ -327,9 +334,9 @@ func (t *Targets) configMap(ctx context.Context, name types.NamespacedName) (*co
 // identity that is exchanged for its tokens.
 func (t *Targets) exchange(ctx context.Context, cm *corev1.ConfigMap) (*rest.Config, error) {
 	var o []auth.Option
-	if t.Tokens != nil {
+	if tokens := t.tokensOf(client.ObjectKeyFromObject(cm)); tokens != nil {
 		// Nobody tells that a ConfigMap is gone, so none has metrics of its own.
-		o = append(o, auth.WithCache(*t.Tokens, cache.InvolvedObject{Kind: "ConfigMap", Operation: kustomizev1.MetricFetchKubeConfig}))
+		o = append(o, auth.WithCache(*tokens, cache.InvolvedObject{Kind: "ConfigMap", Operation: kustomizev1.MetricFetchKubeConfig}))
 	}
 	ref := meta.KubeConfigReference{ConfigMapRef: &meta.LocalObjectReference{Name: cm.Name}}
 	config, err := authutils.GetRESTConfig(source.AllowNetwork(ctx), ref, cm.Namespace, settled{t.Local, cm}, o...)
@@ -343,6 +350,43 @@ func (t *Targets) exchange(ctx context.Context, cm *corev1.ConfigMap) (*rest.Con
 	// Each request renews its token, which takes other requests.
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return permitted{next} })
 	return config, nil
+}
+
+// ownTokens is what is remembered of one ConfigMap alone, since a moment at which what all share was of no use.
+type ownTokens struct {
+	since  time.Time
+	tokens *cache.TokenCache
+}
+
+// mostOwnTokens are what one ConfigMap needs: tokens, and where its cluster is.
+const mostOwnTokens = 8
+
+// forget has what is remembered of a ConfigMap begin anew. The cache that all share forgets nothing by name.
+func (t *Targets) forget(name types.NamespacedName) error {
+	tokens, err := cache.NewTokenCache(mostOwnTokens)
+	if err != nil {
+		return fmt.Errorf("cannot remember tokens of ConfigMap '%s': %w", name, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.own == nil {
+		t.own = map[types.NamespacedName]ownTokens{}
+	}
+	t.own[name] = ownTokens{t.Now(), tokens}
+	return nil
+}
+
+// tokensOf is what remembers tokens of a ConfigMap: what all share, which has nothing any more of before forget
+// once the longest that it keeps anything has passed.
+func (t *Targets) tokensOf(name types.NamespacedName) *cache.TokenCache {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.Now()
+	maps.DeleteFunc(t.own, func(_ types.NamespacedName, o ownTokens) bool { return now.Sub(o.since) > cache.TokenMaxDuration })
+	if own, ok := t.own[name]; ok {
+		return own.tokens
+	}
+	return t.Tokens
 }
 
 // settled answers for one ConfigMap with what was read of it and checked: who writes it

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -658,7 +659,7 @@ func TestTierDoesNotAnswer(t *testing.T) {
 					return tc.tokens
 				},
 			})
-			_, err := targets.OfConfigMap(t.Context(), types.NamespacedName{Namespace: "apps", Name: "edge"})
+			_, err := targets.OfConfigMap(t.Context(), types.NamespacedName{Namespace: "apps", Name: "edge"}, false)
 			var tier *TierError
 			if err == nil || errors.As(err, &tier) != tc.ofTier {
 				t.Errorf("%s: %v, of this tier: %t", tc.reason, err, tier != nil)
@@ -703,6 +704,8 @@ func TestCheckConfigMap(t *testing.T) {
 // and to no other. The cloud is on loopback.
 func TestTargetsOfGoogle(t *testing.T) {
 	s := newAPIServer(t, "edge")
+	var endpoint atomic.Value
+	endpoint.Store(s.Listener.Addr().String())
 	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
@@ -710,7 +713,7 @@ func TestTargetsOfGoogle(t *testing.T) {
 			_, _ = io.WriteString(w, `{"access_token":"agent","token_type":"Bearer","expires_in":3600}`)
 		case "/v1/projects/p/locations/l/clusters/c":
 			// An address of GKE has no scheme.
-			_ = json.NewEncoder(w).Encode(map[string]any{"endpoint": s.Listener.Addr().String(),
+			_ = json.NewEncoder(w).Encode(map[string]any{"endpoint": endpoint.Load(),
 				"masterAuth": map[string]any{"clusterCaCertificate": base64.StdEncoding.EncodeToString(s.ca())}})
 		default:
 			t.Errorf("Google is asked for %s", r.URL.Path)
@@ -732,6 +735,31 @@ func TestTargetsOfGoogle(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", login)
+	t.Run("Moved", func(t *testing.T) {
+		name := types.NamespacedName{Namespace: "apps", Name: "edge"}
+		targets, _ := newTargets(t, s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: map[string]string{"provider": "gcp", "cluster": "projects/p/locations/l/clusters/c"}})
+		tokens, err := cache.NewTokenCache(10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets.Tokens = tokens
+		defer endpoint.Store(endpoint.Load())
+		for i, step := range []struct {
+			at   string
+			anew bool
+			want string
+		}{
+			{s.Listener.Addr().String(), false, s.URL},
+			{"192.0.2.1", false, s.URL}, // it is remembered
+			{"192.0.2.1", true, "https://192.0.2.1"},
+			{"192.0.2.1", false, "https://192.0.2.1"}, // the other one is not any more
+		} {
+			endpoint.Store(step.at)
+			if config, err := targets.OfConfigMap(t.Context(), name, step.anew); err != nil || config.Host != step.want {
+				t.Fatalf("step %d: %+v, %v, want %s (read 696)", i, config, err, step.want)
+			}
+		}
+	})
 	for name, tc := range map[string]struct {
 		reason  string
 		data    map[string]string
@@ -747,7 +775,7 @@ func TestTargetsOfGoogle(t *testing.T) {
 			targets, _ := newTargets(t, s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "edge"}, Data: data})
 			s.users = nil
 			_, err := targets.Identify(t.Context(), "apps", Ref{Kind: "ConfigMap", Name: "edge"})
-			config, ofChild := targets.OfConfigMap(t.Context(), types.NamespacedName{Namespace: "apps", Name: "edge"})
+			config, ofChild := targets.OfConfigMap(t.Context(), types.NamespacedName{Namespace: "apps", Name: "edge"}, false)
 			if tc.refused == "" {
 				if err != nil || ofChild != nil || len(s.users) == 0 || s.users[0] != "Bearer agent " {
 					t.Errorf("%s: %v, %v; the cluster was asked by %q", tc.reason, err, ofChild, s.users)
