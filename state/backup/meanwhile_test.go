@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -116,4 +117,82 @@ func TestAnother(t *testing.T) {
 			t.Errorf("they took %s: two of them save at one place, one elsewhere", took)
 		}
 	})
+}
+
+// standing is a store whose saves take until their process ends, which then gives no lock back.
+type standing struct {
+	store.Store
+	ended *bool
+}
+
+func (s standing) Save(ctx context.Context, l store.Lock, content []byte) (store.Version, error) {
+	if *s.ended {
+		return s.Store.Save(ctx, l, content)
+	}
+	<-ctx.Done()
+	return store.Version{}, ctx.Err()
+}
+
+func (s standing) Unlock(ctx context.Context, l store.Lock) error {
+	if *s.ended {
+		return s.Store.Unlock(ctx, l)
+	}
+	return nil
+}
+
+// TestKilledWhileSaving: however long a save may take, one that saves keeps others out, and one that was killed does not
+// for long (read 716).
+func TestKilledWhileSaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(o *v1alpha1.StateBackup) {
+			o.CreationTimestamp = metav1.Now()
+			o.Spec.Timeout = &metav1.Duration{Duration: 6 * time.Hour}
+		})
+		b.Reconciler.Now = time.Now
+		dir, killed := b.dir, false
+		b.Open = func(ctx context.Context, _ string, o store.Options) (store.Store, error) {
+			at, err := store.Open(ctx, dir, o)
+			return standing{at, &killed}, err
+		}
+		process, kill := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = b.Reconcile(process, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "cascade-system", Name: "tier"}})
+		}()
+		time.Sleep(time.Hour)
+		other, err := store.Open(t.Context(), dir, store.Options{Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		if _, err := other.Lock(t.Context(), "other", time.Minute); !errors.Is(err, store.ErrLocked) {
+			t.Errorf("another one may save meanwhile: %v", err)
+		}
+		kill()
+		<-ended
+		killed = true
+		time.Sleep(2 * time.Minute)
+		if o, _, err := b.reconcile(); err != nil || o.Status.LastVersion == "" {
+			t.Errorf("two minutes after it was killed: %+v, %v", o.Status, err)
+		}
+	})
+}
+
+// TestLockOf: what a destination is locked for.
+func TestLockOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, url string
+		timeout     time.Duration
+		ttl         time.Duration
+		renews      bool
+	}{
+		"Bucket": {"it is renewed beside an upload", "s3://bucket/tier", 6 * time.Hour, lockFor, true},
+		"Short":  {"nobody renews what lasts as long as the save", "s3://bucket/tier", 30 * time.Second, 30 * time.Second, false},
+		"Git":    {"a renewal would have a push begin again", "git+https://git.example.com/state.git", 6 * time.Hour, defaultTimeout, false},
+	} {
+		if ttl, renews := lockOf(tc.url, tc.timeout); ttl != tc.ttl || renews != tc.renews {
+			t.Errorf("%s: %s: it is locked for %s, renewed: %t", name, tc.reason, ttl, renews)
+		}
+	}
 }

@@ -413,7 +413,8 @@ func others(o *v1alpha1.StateBackup, versions []store.Version) store.Version {
 func (r *Reconciler) keep(
 	ctx context.Context, o *v1alpha1.StateBackup, at store.Store, t timing, is *taken, others store.Version,
 ) (string, error) {
-	l, err := at.Lock(ctx, r.Holder, t.timeout)
+	ttl, renews := lockOf(o.Spec.Destination.URL, t.timeout)
+	l, err := at.Lock(ctx, r.Holder, ttl)
 	if err != nil {
 		return "", destination(err)
 	}
@@ -425,6 +426,9 @@ func (r *Reconciler) keep(
 			log.FromContext(ctx).Error(err, "the lock of the saved state is left until it lapses")
 		}
 	}()
+	if renews {
+		defer renewing(ctx, at, l)()
+	}
 	v, err := at.Save(ctx, l, is.sealed)
 	if err != nil {
 		return "", destination(err)
@@ -441,6 +445,44 @@ func (r *Reconciler) keep(
 		return "", destination(fmt.Errorf("version %s is saved: %w", v, err))
 	}
 	return fmt.Sprintf("saved version %s: %d objects, %d bytes", v, is.objects, len(is.sealed)), nil
+}
+
+// lockOf is for how long the lock of a destination is taken, and whether it is renewed. A process that ends while it
+// saves keeps all others from saving for as long, whatever its spec allows a save to take. In Git a renewal would have
+// the upload begin again, as it is one write with that. Its lock may lapse meanwhile, and holds until somebody takes it.
+func lockOf(url string, timeout time.Duration) (ttl time.Duration, renews bool) {
+	if a, err := store.Parse(url); err == nil && a.Kind == "git" {
+		return min(timeout, defaultTimeout), false
+	}
+	return min(timeout, lockFor), timeout > lockFor
+}
+
+// renewing renews a lock until the returned function is called, which waits for the last renewal. A lock that was lost
+// is told by what saves under it.
+func renewing(ctx context.Context, at store.Store, l store.Lock) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		ticker := time.NewTicker(renewEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			within, cancel := context.WithTimeout(ctx, renewPatience)
+			_, err := at.Renew(within, l)
+			cancel()
+			if errors.Is(err, store.ErrLockLost) {
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
 }
 
 // destination gives an error of a store its reason.

@@ -16,6 +16,11 @@ const (
 	defaultKeep      = 30
 	staleIntervals   = 3
 	staleOfSchedules = 48 * time.Hour
+	// lockFor is how long the lock of a destination holds after the process that has it was lost, and renewEvery
+	// leaves several tries before it lapses, of which one may take renewPatience.
+	lockFor       = time.Minute
+	renewEvery    = 10 * time.Second
+	renewPatience = 20 * time.Second
 	// skew is how far ahead the clock may have been of whoever saved last.
 	skew = 5 * time.Minute
 )
