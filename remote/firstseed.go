@@ -246,7 +246,7 @@ func (s *seeding) firstSync(ctx context.Context, phases []apply.Phase, rec *reco
 	if err != nil {
 		return nil, err
 	}
-	known, err := firstsync.Read(ctx, admin)
+	known, err := firstsync.Other{Reader: admin}.For(ctx, objects)
 	if err != nil {
 		return nil, reason.Because(v1alpha1.ReasonSeedFailed, err)
 	}

@@ -1,16 +1,23 @@
 package remote
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/remote/link"
+	"github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // TestOfLayer: what a person said of a tier wins over what a layer's own record says.
@@ -31,6 +38,29 @@ func TestOfLayer(t *testing.T) {
 		if got := ofLayer(c.known, c.own); got.Settled != c.want {
 			t.Errorf("%s: settled is %v", c.reason, got.Settled)
 		}
+	}
+}
+
+// TestRecordElsewhere: the agent of a management cluster that a layer is pushed to may be in any namespace. What its record
+// says of a Cluster that was moved on counts, or it would be built a second time (read 717).
+func TestRecordElsewhere(t *testing.T) {
+	m := newMet(t)
+	m.far.record = firstsync.SettledRecord("ops", "", start.Time)
+	m.far.record.TypeMeta = metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}
+	m.far.record.Data["fleet_a_elsewhere"] = "pivot"
+	config, err := m.children.InCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := childNamed("alpha", nil)
+	s := &seeding{push: &push{run: &run{Children: m.children, child: &child, recorded: child.DeepCopy(), notes: &notes{}}}}
+	s.session = m.children.Connections.Of(m.key).Begin(link.Request{Recorded: "far", Read: func(context.Context) (*rest.Config, error) { return config, nil }})
+	cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}}
+	cluster.SetNamespace("fleet")
+	cluster.SetName("a")
+	got, err := s.firstSync(t.Context(), []apply.Phase{{Objects: []*unstructured.Unstructured{cluster}}}, &record.Record{Settled: true})
+	if err != nil || got == nil || got.Clusters[types.NamespacedName{Namespace: "fleet", Name: "a"}] != inventory.ManagedElsewhere {
+		t.Errorf("what counts for the Clusters of the layer is %+v, %v", got, err)
 	}
 }
 

@@ -29,9 +29,9 @@ var (
 	_ Keeper = Other{}
 )
 
-// Read returns another tier's record of its Clusters, of an agent in the usual namespace, as that of a child
-// is; nil if there is no record, or if the caller may not read it.
-func Read(ctx context.Context, reader client.Reader) (*inventory.FirstSync, error) {
+// usual returns another tier's record of its Clusters, of an agent in the usual namespace; nil if there is no
+// record, or if the caller may not read it.
+func usual(ctx context.Context, reader client.Reader) (*inventory.FirstSync, error) {
 	name := types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}
 	cm := &corev1.ConfigMap{}
 	err := reader.Get(ctx, name, cm)
@@ -74,7 +74,7 @@ func (o Other) Quiet(ctx context.Context) (bool, error) {
 // record reads that of the tier, whose agent may be in any namespace: there, too, nothing must be built a second
 // time. Of several the strictest counts, as whoever may write in some namespace can make another.
 func (o Other) record(ctx context.Context) (*inventory.FirstSync, error) {
-	record, err := Read(ctx, o.Reader)
+	record, err := usual(ctx, o.Reader)
 	if record != nil || err != nil {
 		return record, err
 	}
