@@ -300,11 +300,23 @@ func (f Facts) children() []string {
 	var waiting []string
 	for i := range f.Children {
 		child := &f.Children[i]
-		if why := cmp.Or(notReady(child), f.unasked(child, child.Status.LastHandledReconcileAt), f.unmoved(child)); why != "" && !child.Spec.Suspend {
+		unready := notReady(child)
+		if f.leftAlone(child) {
+			unready = ""
+		}
+		if why := cmp.Or(unready, f.unasked(child, child.Status.LastHandledReconcileAt), f.unmoved(child)); why != "" && !child.Spec.Suspend {
 			waiting = append(waiting, fmt.Sprintf("Child/%s/%s: %s", child.Namespace, child.Name, why))
 		}
 	}
 	return waiting
+}
+
+// leftAlone reports whether a child is one that no layer selects, as its agent says and the layers do: all Clusters
+// are children, and such a one is not ready for as long as nobody wants it.
+func (f Facts) leftAlone(child *v1alpha1.Child) bool {
+	is := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
+	return is != nil && is.Reason == v1alpha1.ReasonNoLayer && is.ObservedGeneration >= child.Generation &&
+		!slices.ContainsFunc(f.Layers, func(l v1alpha1.Layer) bool { return selects(&l, child) })
 }
 
 // unmoved is why the Cluster of a child is not managed by whom a layer says: this tier moves it,

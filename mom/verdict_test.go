@@ -83,6 +83,16 @@ func moved(status metav1.ConditionStatus, reason, message string) func(*Facts) {
 	}
 }
 
+// alone has no layer select the Cluster, of which the agent made a child as of all.
+func alone(f *Facts) {
+	f.Clusters[0].Labels = nil
+	f.Children[0].Status.Layers = nil
+	f.Children[0].Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNoLayer, ObservedGeneration: 2},
+		{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoLayer, Message: "none selects it", ObservedGeneration: 2},
+	}
+}
+
 func TestJudge(t *testing.T) {
 	lapses := metav1.NewTime(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	for name, tc := range map[string]struct {
@@ -154,6 +164,9 @@ func TestJudge(t *testing.T) {
 		"Suspended":   {"who suspends an object does not wait for it", func(f *Facts) { f.Layers[0].Spec.Suspend, f.Layers[0].Status.Conditions = true, ready("False", 2) }, nil, nil},
 		"NoChild":     {"Cluster API has a Cluster, and nobody took it up yet", func(f *Facts) { f.Children = nil }, []string{"Cluster/n/one: it is no child yet"}, nil},
 		"Unselected":  {"a Cluster of which no layer says anything", func(f *Facts) { f.Children, f.Clusters[0].Labels = nil, nil }, nil, nil},
+		"Alone":       {"nor does a child of one", alone, nil, nil},
+		"AloneBefore": {"an agent of before said so", func(f *Facts) { alone(f); f.Children[0].Status.LastHandledReconcileAt = "before" }, []string{"Child/n/one: it is not looked at yet"}, nil},
+		"AloneNoMore": {"a commit has a layer select it", func(f *Facts) { alone(f); f.Children[0].Labels = f.Layers[0].Spec.ClusterSelector.MatchLabels }, []string{"Child/n/one: NoLayer: none selects it"}, nil},
 		"Elsewhere":   {"layers select in their own namespace", func(f *Facts) { f.Children, f.Clusters[0].Namespace = nil, "other" }, nil, nil},
 		"Deleted":     {"a Cluster that goes is not seeded", func(f *Facts) { f.Children, f.Clusters[0].DeletionTimestamp = nil, &lapses }, nil, nil},
 		"Child":       {"a child that is not ready", func(f *Facts) { f.Children[0].Status.Conditions = ready("Unknown", 2) }, []string{"Child/n/one: Because: of this"}, nil},
