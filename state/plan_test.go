@@ -847,6 +847,34 @@ func TestDataOf(t *testing.T) {
 	}
 }
 
+// TestLoginsOfCredentials: what a tier logs in with for its own credentials is a person's, and may have been shown once.
+func TestLoginsOfCredentials(t *testing.T) {
+	c, o := newFake(t), TakeOptions{}
+	o.defaults()
+	for _, text := range []string{
+		`{apiVersion: cascade.dev/v1alpha1, kind: Credential, metadata: {name: keys, namespace: capa-system}, spec: {target: {name: issued}, vault: {address: "https://vault", request: {path: aws/creds/capa},
+  caSecretRef: {name: ca}, auth: {appRole: {mount: approle, roleID: r, secretRef: {name: login}}}}}}`,
+		"{apiVersion: v1, kind: Secret, metadata: {name: login, namespace: capa-system}}", "{apiVersion: v1, kind: Secret, metadata: {name: ca, namespace: capa-system}}",
+		"{apiVersion: v1, kind: Secret, metadata: {name: issued, namespace: capa-system}}",
+	} {
+		if err := c.Create(t.Context(), object(t, text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taken, _, err := o.records(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, u := range taken {
+		names = append(names, keyOf(u).String())
+	}
+	slices.Sort(names)
+	if want := []string{"Secret/capa-system/ca", "Secret/capa-system/login"}; !slices.Equal(names, want) {
+		t.Errorf("saved are %q, want %q", names, want)
+	}
+}
+
 // TestNamesWithVariables: a Layer names a Secret for each cluster, which a person put there.
 func TestNamesWithVariables(t *testing.T) {
 	c, o := newFake(t), TakeOptions{}

@@ -34,10 +34,11 @@ var (
 )
 
 // referring are the kinds whose Secrets and ConfigMaps are saved: those that a person puts
-// into a tier by hand before Git can be read, and those that the tier hands to its children.
+// into a tier by hand before Git can be read, or by which the tier gets its own credentials, and those that
+// the tier hands to its children.
 func referring() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
-		layers, children, rollouts,
+		layers, children, rollouts, v1alpha1.GroupVersion.WithKind("Credential"),
 		fluxkustomize.GroupVersion.WithKind(fluxkustomize.KustomizationKind),
 		sourcev1.GroupVersion.WithKind(sourcev1.GitRepositoryKind), sourcev1.GroupVersion.WithKind(sourcev1.OCIRepositoryKind),
 		sourcev1.GroupVersion.WithKind(sourcev1.BucketKind), sourcev1.GroupVersion.WithKind(sourcev1.HelmRepositoryKind),
