@@ -97,8 +97,11 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	if err != nil {
 		return nil, err
 	}
-	if why := m.idle(); why != "" {
+	switch why := m.idle(); {
+	case why != "":
 		f.Blocked = rollout.Hold{Reason: v1alpha1.ReasonSourceNotReady, Message: why}
+	case m.layer != nil && m.layer.Spec.Suspend:
+		f.Blocked = rollout.Hold{Reason: v1alpha1.ReasonSuspended, Message: m.suspended()}
 	}
 	f.TooNew = tooNew(r.Version, o, f.Candidate)
 	f.again, f.Unread = m.again, m.unread
@@ -106,6 +109,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
 	}
 	f.refusals(asking, o, m)
+	r.keepBarriers(o, m)
 	if f.Room = -1; r.MaxChanging > 0 {
 		changing, err := r.changing(ctx)
 		if err != nil {

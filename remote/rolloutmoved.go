@@ -35,6 +35,8 @@ type moved struct {
 	again time.Duration
 	// unread: nobody could look yet whether there is a newer revision than the candidate of before.
 	unread bool
+	// barriers are those of the revisions that this decision asked for.
+	barriers map[string]barrier
 }
 
 // moved finds what a Rollout moves.
@@ -119,6 +121,15 @@ func (r *Rollouts) cluster(ctx context.Context, o *v1alpha1.Rollout, m *moved, c
 	if c.Rolling = r.rolling(child); m.composed != nil {
 		m.ofComposition(ctx, child, pin, &c)
 		c.Ready = c.Ready && c.Below <= pin.Below
+		return c
+	}
+	if child.Spec.Suspend {
+		c.Rolling = v1alpha1.ReasonSuspended // no layer is sent to it
+	}
+	if m.layer != nil && pin != nil && (pin.Result == v1alpha1.ResultUpdating || pin.Result == v1alpha1.ResultDegraded) {
+		// Nor does anybody look how the layer is meanwhile.
+		b := r.barrier(o, m, pin.Revision)
+		c.Blocked, c.Outstanding, c.Reached = b.why != "", b.why, b.over
 	}
 	return c
 }
@@ -238,7 +249,9 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 		}
 	}
 	c.New, c.Unpinned = c.Known && c.Has == nil, pin != nil && entry.Past == pin.Name
-	c.Ready = isBrought(pin) && c.Healthy && entry.Ready && !entry.Suspended && !sentInPart(entry) && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
+	// What was ready when it was suspended is so until its child says otherwise: nothing of it changes.
+	asked := !entry.Suspended || pin != nil && wasProven(pin)
+	c.Ready = isBrought(pin) && c.Healthy && entry.Ready && asked && !sentInPart(entry) && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 
 // ofSource are the facts about a source in a child.

@@ -86,6 +86,8 @@ type Rollouts struct {
 	caught map[types.NamespacedName]bool
 	// unread is since when it is not known what a Rollout's layer reads of its candidate.
 	unread map[types.NamespacedName]time.Time
+	// barriers are those of the revisions that clusters may have of a Rollout's layer.
+	barriers map[types.NamespacedName]map[string]barrier
 }
 
 // writtenKey names a Child or a Rollout.
@@ -179,6 +181,7 @@ func (r *Rollouts) forget(key types.NamespacedName) {
 	delete(r.watched, key)
 	delete(r.dated, key)
 	delete(r.unread, key)
+	delete(r.barriers, key)
 	delete(r.written, writtenKey{NamespacedName: key})
 }
 

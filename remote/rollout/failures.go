@@ -34,10 +34,25 @@ func (d *decision) missed(m *member) bool {
 	return left <= 0
 }
 
+// suspended reports whether a cluster was suspended before it was ready at what it may have.
+func (m *member) suspended() bool {
+	return m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonSuspended
+}
+
+// putOff reports whether a cluster was put off because it is left alone: its wave waits for it until the deadline.
+func (m *member) putOff() bool {
+	return m.suspended() || m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut
+}
+
 // away is since when a cluster for which the wave of the run waits cannot be reached, and what comes of that when, as
-// a clause. It is empty for others, and for less than a minute.
+// a clause, or that it is suspended. It is empty for others, and for less than a minute.
 func (d *decision) away(run *v1alpha1.RolloutRun, m *member) string {
-	if !run.Begun || m.wave != int(run.Wave) || !d.lost(m) || !d.open(m, run.RolloutRevision) {
+	switch {
+	case !run.Begun || m.wave != int(run.Wave) || !d.open(m, run.RolloutRevision):
+		return ""
+	case m.Rolling == v1alpha1.ReasonSuspended && m.putOff():
+		return "it is suspended, and is passed over at " + at(counted(run, m.pin.Since.Time).Add(run.Terms.Deadline.Duration)) + ": cascade resume child " + m.Name
+	case !d.lost(m):
 		return ""
 	}
 	since := m.Unreachable

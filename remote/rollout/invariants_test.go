@@ -269,6 +269,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if c.elsewhere {
 			return fmt.Errorf("%s began and is managed elsewhere", c.name)
 		}
+		if c.suspended && (c.pin == nil || c.pin.Revision != p.Revision) {
+			return fmt.Errorf("%s began and is suspended", c.name)
+		}
 		if c.lacks(p.Revision) {
 			return fmt.Errorf("%s began %s, which is from before it was made and takes it away", c.name, p.Revision)
 		}
@@ -395,7 +398,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			}
 			has := p != nil && p.Revision == run.Revision
 			excused := c.without(run.Revision) || c.refused[run.Revision] != "" || !c.known && p == nil || !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute ||
-				c.rolling && (p == nil && c.untold || p != nil && p.Result == v1alpha1.ResultDeferred)
+				c.rolling && (p == nil && c.untold || p != nil && p.Result == v1alpha1.ResultDeferred) || c.suspended && (p == nil || p.Result == v1alpha1.ResultDeferred)
 			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) || !has && !excused {
 				return fmt.Errorf("wave %d of run %d at %s (%s) was passed, and %s is not done: %+v, %+v", w, run.Number, run.Revision, run.Phase, c.name, p, *c)
 			}

@@ -60,11 +60,12 @@ type cluster struct {
 	runs  string
 	known bool
 	// untold: it does not tell what it has, or that it has nothing.
-	untold  bool
-	lost    time.Time
-	sick    bool
-	rolling bool
-	skip    string
+	untold bool
+	lost   time.Time
+	sick   bool
+	// suspended: nothing is sent to it.
+	rolling, suspended bool
+	skip               string
 	// elsewhere: another tier manages it, and nothing is brought to it.
 	elsewhere bool
 	// refused are revisions that it cannot get.
@@ -85,7 +86,7 @@ type cluster struct {
 
 // takes reports whether the cluster takes up its pin. What it was given past that is on record first.
 func (c *cluster) takes() bool {
-	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && !c.past() && !c.blocked
+	return c.pin != nil && c.lost.IsZero() && !c.elsewhere && !c.past() && !c.blocked && !c.suspended
 }
 
 // takesPast reports whether what the cluster runs becomes its pin: nothing is on record, or it got past that.
@@ -128,7 +129,9 @@ func (c *cluster) facts() rollout.Cluster {
 	for commit := range c.made {
 		f.Lacks[fmt.Sprintf("main@sha1:%040d", commit)] = true
 	}
-	if c.rolling {
+	if c.suspended {
+		f.Rolling = v1alpha1.ReasonSuspended
+	} else if c.rolling {
 		f.Rolling = v1alpha1.ReasonRollingOut
 	}
 	return f
@@ -251,8 +254,8 @@ func (f *fleet) happen() {
 		f.say("%s sick %v", c.name, c.sick)
 	case 4:
 		c := f.one()
-		c.rolling = !c.rolling
-		f.say("%s rolling %v", c.name, c.rolling)
+		c.rolling, c.suspended = !c.rolling, f.chance(20)
+		f.say("%s rolling %v, suspended %v", c.name, c.rolling, c.suspended)
 	case 5:
 		f.join()
 		f.say("joins")

@@ -37,11 +37,11 @@ type Cluster struct {
 	// Busy is why it is not Ready, as a clause for people, where that is nothing but what is on its way in a tier by
 	// itself: it may come of the revision, or of a commit of the tier's own. Empty otherwise.
 	Busy string
-	// Rolling is why the cluster changes by itself, for which it is left alone; empty if it does not.
+	// Rolling is why the cluster is left alone: it changes by itself, or a person paused or suspended it; empty if it is not.
 	Rolling string
 	// Outstanding is why the revision of its pin is not in effect yet in a cluster that is healthy
 	// otherwise, as a clause for people; empty if nothing is known to be missing. Nothing
-	// tells when that changes.
+	// tells when that changes, unless it is Blocked.
 	Outstanding string
 	// Blocked: what reaches nobody at the moment did not reach this one yet. Reached is since when it did, where it was
 	// blocked before; zero otherwise.
@@ -322,7 +322,7 @@ func (d *decision) judge() {
 			if left := d.left(m, terms); left > 0 {
 				d.soon(left)
 			}
-			if m.Outstanding != "" {
+			if m.Outstanding != "" && !m.Blocked {
 				d.soon(lookAgain)
 			}
 		}
@@ -353,6 +353,8 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
 		case d.skipped(m, m.pin.RolloutRevision):
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
+		case m.Rolling == v1alpha1.ReasonSuspended && m.changing():
+			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonSuspended) // and begins again: nothing is sent to it
 		case reached && m.Refusal != nil:
 			m.result(d.now, v1alpha1.ResultFailed, m.Refusal.Reason)
 		case !late:

@@ -22,7 +22,7 @@ func (f *fleet) settle() error {
 	f.prove(f.commits, f.now.Add(time.Second))
 	f.requests.Abort, f.requests.Revert = "", ""
 	for _, c := range f.clusters {
-		c.rolling, c.slow, c.refused, c.known = false, false, nil, true
+		c.rolling, c.suspended, c.slow, c.refused, c.known = false, false, false, nil, true
 	}
 	for range 4000 {
 		for _, c := range f.clusters {

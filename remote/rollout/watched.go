@@ -124,9 +124,9 @@ func (d *decision) soaks(run *v1alpha1.RolloutRun, m *member) bool {
 func (d *decision) awaited(run *v1alpha1.RolloutRun, m *member) bool {
 	r, deadline := run.RolloutRevision, run.Terms.Deadline.Duration
 	switch {
-	case run.Phase != v1alpha1.RolloutProgressing, m.wave < 0, m.wave > int(run.Wave), m.has(r), m.refused(r), d.skipped(m, r):
+	case run.Phase != v1alpha1.RolloutProgressing, m.wave < 0, m.wave > int(run.Wave), m.has(r) && !m.suspended(), m.refused(r), d.skipped(m, r):
 		return false
-	case m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut && ran(run, m.pin.Since.Time, deadline):
+	case m.putOff() && ran(run, m.pin.Since.Time, deadline):
 		return true
 	}
 	return !m.Unreachable.IsZero() && run.Terms.Unreachable == v1alpha1.UnreachableCount && ran(run, m.Unreachable, deadline)

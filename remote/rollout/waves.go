@@ -115,10 +115,11 @@ func (m *member) refused(r v1alpha1.RolloutRevision) bool {
 // rolls reports whether a cluster changes by itself, so that no revision is given to it. One that
 // failed at what it has, was never known to be ready at it, or has what is taken back, may roll for
 // that alone, and never end: it gets what ends it. So does one that is new: its nodes may wait for
-// what the revision brings, such as their network. To try again what it has changes nothing there. One that a person paused, or that is being deleted, is left alone in any case.
+// what the revision brings, such as their network. To try again what it has changes nothing there. One that a person paused
+// or suspended, or that is being deleted, is left alone in any case.
 func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	switch {
-	case m.Rolling == "", m.has(to):
+	case m.Rolling == "", m.has(to) && !(m.suspended() && m.Rolling == v1alpha1.ReasonSuspended):
 		return false
 	case m.Rolling != v1alpha1.ReasonRollingOut:
 		return true
@@ -146,7 +147,7 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 	case m.pin == nil && d.rolls(m, r):
 		return false // it is left alone with nothing on record; it comes when that changes
 	case d.rolls(m, r):
-		return !m.is(v1alpha1.ResultDeferred) || m.pin.Reason != v1alpha1.ReasonRollingOut || d.until(counted(d.status.Run, m.pin.Since.Time), d.terms().Deadline.Duration) > 0
+		return !m.putOff() || d.until(counted(d.status.Run, m.pin.Since.Time), d.terms().Deadline.Duration) > 0
 	}
 	return true
 }

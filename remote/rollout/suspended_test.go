@@ -1,0 +1,89 @@
+package rollout_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// TestSuspended: a cluster to which nothing is sent, as a person suspended it, is not to blame for that.
+func TestSuspended(t *testing.T) {
+	two := []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}
+	suspend := func(s *story, name string) { s.cluster(name).Rolling = v1alpha1.ReasonSuspended }
+	resume := func(s *story, name string) { s.cluster(name).Rolling = "" }
+	tellAll(t, []tale{
+		{name: "before a run", reason: "it is waited for until the deadline, and gets the revision once it is resumed", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			suspend(s, "canary1")
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary2")
+			s.takes(true, "canary2")
+			s.decide()
+			s.says(v1alpha1.ReasonProgressing, "cluster canary1 is waited for: it is suspended, and is passed over at 2023-11-15 22:23:20 UTC: cascade resume child canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.at(second, "canary2", "rest1")
+			resume(s, "canary1")
+			s.decide()
+			s.at(second, "canary1", "canary2", "rest1")
+		}},
+		{name: "in the middle", reason: "it begins again once it is resumed, and has a deadline of its own then", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary2")
+			suspend(s, "canary1")
+			s.after(9 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.after(9 * time.Minute)
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			resume(s, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.after(9 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "and is ready after the run", reason: "it has the revision, and nobody lets it begin again", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary2")
+			suspend(s, "canary1")
+			s.decide()
+			s.after(10 * time.Minute)
+			s.decide()
+			s.takes(true, "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			resume(s, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.takes(true, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultSucceeded)
+		}},
+		{name: "in a revert", reason: "it gets the revision before once it is resumed", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1", "canary2")
+			suspend(s, "canary1")
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.takes(true, "canary2")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.at(second, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			resume(s, "canary1")
+			s.decide()
+			s.at(first, "canary1", "canary2", "rest1")
+		}},
+	})
+}

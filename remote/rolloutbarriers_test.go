@@ -1,0 +1,80 @@
+package remote
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/source"
+)
+
+// TestSuspendedInRollout: what a person suspended is not sent, for no fault of the child; what was ready stays so.
+func TestSuspendedInRollout(t *testing.T) {
+	const one, two = "main@sha1:1", "main@sha1:2"
+	for name, tc := range map[string]struct {
+		reason       string
+		child, layer bool
+		result       v1alpha1.RolloutResult
+		has          string
+		rolling      string
+		blocked      bool
+		ready        bool
+	}{
+		"Child":         {reason: "it is left alone", child: true, result: v1alpha1.ResultUpdating, has: one, rolling: v1alpha1.ReasonSuspended},
+		"ChildSoaks":    {reason: "nothing of it changes", child: true, result: v1alpha1.ResultSucceeded, has: two, rolling: v1alpha1.ReasonSuspended, ready: true},
+		"Layer":         {reason: "it waits for the layer", layer: true, result: v1alpha1.ResultUpdating, has: one, blocked: true},
+		"LayerUnlooked": {reason: "nobody looks how the layer is", layer: true, result: v1alpha1.ResultUpdating, has: two, blocked: true},
+		"LayerSoaks":    {reason: "nothing of it changes", layer: true, result: v1alpha1.ResultSucceeded, has: two, ready: true},
+		"Neither":       {reason: "it is on its way", result: v1alpha1.ResultUpdating, has: one},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}
+			child.Spec.Suspend = tc.child
+			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
+			child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Revision: tc.has, Ready: true, Suspended: tc.child || tc.layer}}
+			layer := layerOn("base")
+			layer.Spec.Suspend = tc.layer
+			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: two}, Result: tc.result, Brought: true}
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			r := &Rollouts{Snapshots: source.NewSnapshots(), Now: time.Now}
+			if c := r.cluster(t.Context(), o, &moved{spec: &o.Spec, layer: layer}, child, pin); c.Rolling != tc.rolling || c.Blocked != tc.blocked || c.Ready != tc.ready {
+				t.Errorf("%s: %+v", tc.reason, c)
+			}
+		})
+	}
+}
+
+// TestSuspendedLayerOfRollout: while a layer is suspended nobody begins, and no deadline passes; it counts anew once the
+// layer is resumed.
+func TestSuspendedLayerOfRollout(t *testing.T) {
+	s := newDecided(t, nil, "a", "b")
+	s.passed()
+	s.commit(commit2)
+	s.decide()
+	given, other := "a", "b"
+	if s.child("b").Status.Rollouts[0].Revision == revision2 {
+		given, other = "b", "a"
+	}
+	s.has(given, revision2, v1alpha1.ResultUpdating)
+	s.suspend(true)
+	s.after(time.Hour)
+	s.has(given, revision2, v1alpha1.ResultUpdating)
+	s.takes(given)
+	s.decide()
+	s.has(given, revision2, v1alpha1.ResultSucceeded)
+	s.has(other, revision1, v1alpha1.ResultSucceeded)
+	s.says(v1alpha1.ReadyCondition, v1alpha1.ReasonSuspended)
+	s.suspend(false)
+	s.decide()
+	s.has(other, revision2, v1alpha1.ResultUpdating)
+	s.suspend(true)
+	s.after(time.Hour)
+	s.suspend(false)
+	s.after(29 * time.Minute)
+	s.has(other, revision2, v1alpha1.ResultUpdating)
+	s.after(2 * time.Minute)
+	s.has(other, revision2, v1alpha1.ResultFailed)
+	s.phase(v1alpha1.RolloutHalted)
+}
