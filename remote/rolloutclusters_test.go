@@ -248,7 +248,9 @@ func TestTierIsDone(t *testing.T) {
 		below  v1alpha1.ReportCounts
 		// underway are its Rollouts that are on their way, and were when it got the revision.
 		underway, was int32
-		ready, busy   bool
+		// earlier: it got the revision in an earlier run.
+		earlier     bool
+		ready, busy bool
 	}{
 		"Done":      {reason: "all are ready, with what it has for them", below: v1alpha1.ReportCounts{Total: 5, Ready: 5}, ready: true},
 		"IllSince":  {reason: "two are not ready, and one was not before", below: v1alpha1.ReportCounts{Total: 5, Ready: 3}},
@@ -257,6 +259,7 @@ func TestTierIsDone(t *testing.T) {
 		"InWaves":   {reason: "its own Rollout brings it to all of them in waves", below: v1alpha1.ReportCounts{Total: 5, Ready: 5}, underway: 1, busy: true},
 		"WavesWere": {reason: "it did so before it got the revision", below: v1alpha1.ReportCounts{Total: 5, Ready: 5}, underway: 1, was: 1, ready: true},
 		"WavesEnd":  {reason: "that a Rollout of its own ended makes no room for a cluster that is not ready", below: v1alpha1.ReportCounts{Total: 5, Ready: 3}, was: 2},
+		"IllSome":   {reason: "what was ill when an earlier run brought it the same is no measure for this one", below: v1alpha1.ReportCounts{Total: 5, Ready: 3}, earlier: true, ready: true},
 		"IllBelow":  {reason: "one is not ready, and that is not for what is on its way", below: v1alpha1.ReportCounts{Total: 5, Ready: 3}, underway: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -266,6 +269,10 @@ func TestTierIsDone(t *testing.T) {
 			child.Status.Report = &v1alpha1.Report{Ready: true, Children: &tc.below, Rollouts: &v1alpha1.ReportRollouts{Pending: tc.underway}}
 			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating, Brought: true, Below: 1, Underway: tc.was}
 			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			o.Status.Run = &v1alpha1.RolloutRun{Number: 1}
+			if pin.Run = 1; tc.earlier {
+				o.Status.Run.Number, pin.Result = 2, v1alpha1.ResultSucceeded
+			}
 			m := &moved{spec: &o.Spec, layer: &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Name: "master"}}}
 			if got := m.cluster(o, child, pin); got.Ready != tc.ready || (got.Busy != "") != tc.busy || got.Underway != tc.underway {
 				t.Errorf("%s: it is done: %t, busy: %q, with %d on their way", tc.reason, got.Ready, got.Busy, got.Underway)

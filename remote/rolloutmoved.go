@@ -120,7 +120,7 @@ func (r *Rollouts) cluster(ctx context.Context, o *v1alpha1.Rollout, m *moved, c
 	c := m.cluster(o, child, pin)
 	if c.Rolling = r.rolling(child); m.composed != nil {
 		m.ofComposition(ctx, child, pin, &c)
-		c.Ready = c.Ready && c.Below <= pin.Below
+		c.Ready = c.Ready && asWell(o, pin, c.Below)
 		return c
 	}
 	if child.Spec.Suspend {
@@ -149,7 +149,7 @@ func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha
 		m.ofSource(child, pin, &c)
 	}
 	// A tier is done when its own are as well as they were, with what it has for them.
-	if c.Ready = c.Ready && c.Below <= pin.Below; c.Ready {
+	if c.Ready = c.Ready && asWell(o, pin, c.Below); c.Ready {
 		c.Busy = busy(child, pin)
 		c.Ready = c.Busy == ""
 	}
@@ -177,6 +177,13 @@ func (r *run) proven(selected []*v1alpha1.Layer) {
 			pin.Result, pin.Reason, pin.Since = v1alpha1.ResultSucceeded, "", metav1.NewTime(r.Now())
 		}
 	}
+}
+
+// asWell reports whether no more clusters below a child are ill than were. How many were when it got what it has says
+// nothing of a run that has yet to take it over.
+func asWell(o *v1alpha1.Rollout, pin *v1alpha1.ChildRollout, below int32) bool {
+	run := o.Status.Run
+	return below <= pin.Below || run != nil && pin.Run < run.Number && pin.Result == v1alpha1.ResultSucceeded
 }
 
 // below counts the clusters below a child that are not ready, though they can be reached, and its Rollouts

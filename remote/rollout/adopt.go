@@ -17,7 +17,8 @@ func (d *decision) adopt() {
 		if m.pin != nil && !past || !m.Known || m.Has == nil {
 			continue
 		}
-		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Past: past, Had: m.Has.DeepCopy(), Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now)}
+		to := v1alpha1.ChildRollout{Name: d.name, RolloutRevision: *m.Has, Past: past, Had: m.Has.DeepCopy(), Result: v1alpha1.ResultSucceeded, Since: metav1.NewTime(d.now),
+			Below: m.Below, Underway: m.Underway}
 		switch run, good := d.active(), d.status.LastGood; {
 		case run != nil && (past || run.RolloutRevision == *m.Has):
 			to.Run = run.Number

@@ -147,9 +147,11 @@ func (d *decision) starters(members []*member) []*member {
 		case m.refused(goal.RolloutRevision):
 		case m.has(goal.RolloutRevision) && !m.is(v1alpha1.ResultDeferred):
 			if m.pin.Run < goal.run {
-				// The same revision in another run: it has it.
+				// The same revision in another run: it has it. What is ill below it by then is not of this run.
 				to := *m.pin
-				to.Run = goal.run
+				if to.Run = goal.run; m.is(v1alpha1.ResultSucceeded) {
+					to.Below, to.Underway = m.Below, m.Underway
+				}
 				m.set(to)
 			}
 		case d.tooNew(goal.RolloutRevision), d.unbuilt(goal.RolloutRevision):

@@ -57,3 +57,42 @@ func TestTierIsBusy(t *testing.T) {
 	s.decide()
 	s.at(second, "canary1", "rest1")
 }
+
+// TestTierIllBefore: what was ill below a tier before a run is not of the revision, if that is what it has already.
+func TestTierIllBefore(t *testing.T) {
+	waves := canaryAndRest()
+	waves[0].Soak = &metav1.Duration{Duration: 30 * time.Minute}
+	tellAll(t, []tale{
+		{name: "a Rollout is new", reason: "it takes in what clusters have as they are", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.forget()
+			s.tells(first, "canary1", "rest1")
+			tier := s.cluster("canary1")
+			tier.Below, tier.Underway = 2, 1
+			s.decide()
+			for range 4 {
+				tier.Ready = tier.Below <= tier.Pin.Below
+				if tier.Busy = ""; tier.Underway > tier.Pin.Underway {
+					tier.Ready, tier.Busy = false, "1 of its own Rollouts are on their way"
+				}
+				s.after(10 * time.Minute)
+				s.decide()
+				s.result("canary1", v1alpha1.ResultSucceeded)
+			}
+			s.phase(v1alpha1.RolloutCompleted)
+		}},
+		{name: "a commit is taken back by a push", reason: "the run takes over who has its revision as they are by then", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.Preempt = true
+			s.commit(second)
+			s.decide()
+			s.cluster("rest1").Below = 2
+			s.commit(first)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			if pin := s.cluster("rest1").Pin; pin.Run != 3 || pin.Below != 2 {
+				s.t.Fatalf("rest1 has %+v", pin)
+			}
+		}},
+	})
+}
