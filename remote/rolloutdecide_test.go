@@ -17,6 +17,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/account"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -190,4 +191,66 @@ func (s *decided) phase(want v1alpha1.RolloutPhase) {
 	if run := s.rollout().Status.Run; run == nil || run.Phase != want {
 		s.t.Fatalf("the run is %+v, want %s", run, want)
 	}
+}
+
+// TestAskedAnew: nothing is decided from what was read for another upstream, other keys or other tags than those of the
+// spec by now.
+func TestAskedAnew(t *testing.T) {
+	key := types.NamespacedName{Namespace: "fleet", Name: "base"}
+	for name, edited := range map[string]v1alpha1.RolloutUpstream{
+		"Upstream": {Name: "preprod"},
+		"Keys":     {Name: "staging", Verify: &v1alpha1.RolloutKeys{SecretRef: v1alpha1.LocalReference{Name: "staging"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newDecided(t, func(o *v1alpha1.Rollout, _ *v1alpha1.Layer) {
+				o.Spec.Upstream = &v1alpha1.RolloutUpstream{Name: "staging", MinAge: &metav1.Duration{Duration: 24 * time.Hour}}
+			}, "a")
+			proved := []rollout.Proof{{Commit: commit1, Run: 1, Proven: s.now.Add(-100 * time.Hour)}}
+			keeps := func() {
+				s.exchange.keep(key, &exchanged{asked: askedOf(s.rollout(), s.from), upstream: &rollout.Upstream{Proofs: proved}})
+			}
+			keeps()
+			s.passed()
+			s.commit(commit2)
+			proved = append([]rollout.Proof{{Commit: commit2, Run: 2, Proven: s.now.Add(-time.Hour)}}, proved...)
+			keeps()
+			s.decide()
+			s.says(v1alpha1.UpstreamCondition, v1alpha1.ReasonAwaitingUpstream)
+			o := s.rollout()
+			s.edit(o, func() { o.Spec.Upstream = &edited })
+			s.decide()
+			s.has("a", revision1, v1alpha1.ResultSucceeded)
+			s.says(v1alpha1.UpstreamCondition, v1alpha1.ReasonAwaitingUpstream)
+			if up := s.rollout().Status.Upstream; edited.Name != "staging" && up.Taken != nil {
+				t.Errorf("it says that %+v was taken of %s", up.Taken, up.Name)
+			}
+			keeps()
+			s.decide()
+			s.has("a", revision2, v1alpha1.ResultUpdating)
+			o = s.rollout()
+			s.edit(o, func() { o.Spec.Upstream.MinAge = &metav1.Duration{Duration: time.Hour} })
+			if s.exchange.about(o, s.from) == nil {
+				t.Error("what was read is not known any more for another age")
+			}
+		})
+	}
+	t.Run("Tags", func(t *testing.T) {
+		s := newDecided(t, func(o *v1alpha1.Rollout, _ *v1alpha1.Layer) {
+			o.Spec.Waves[0].Approval = v1alpha1.ApprovalRequired
+			o.Spec.ApprovalTags = &v1alpha1.RolloutApprovalTags{SecretRef: v1alpha1.LocalReference{Name: "approvers"}}
+		}, "a")
+		s.passed()
+		s.commit(commit2)
+		read := &exchanged{asked: askedOf(s.rollout(), s.from), approvals: []rollout.Approval{{Wave: "all", Revision: commit2, By: "ann", Tag: "x", Key: "y"}}}
+		o := s.rollout()
+		s.edit(o, func() { o.Spec.ApprovalTags.SecretRef.Name = "others" })
+		s.exchange.keep(key, read)
+		s.decide()
+		s.has("a", revision1, v1alpha1.ResultSucceeded)
+		s.says(v1alpha1.ReadyCondition, v1alpha1.ReasonAwaitingApproval)
+		o = s.rollout()
+		s.edit(o, func() { o.Spec.ApprovalTags.SecretRef.Name = "approvers" })
+		s.decide()
+		s.has("a", revision2, v1alpha1.ResultUpdating)
+	})
 }

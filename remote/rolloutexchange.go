@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -56,6 +57,7 @@ type exchange struct {
 
 // exchanged is what was read and written last for one Rollout. It is never changed.
 type exchanged struct {
+	asked    asked
 	upstream *rollout.Upstream
 	// onBranch are the proven commits that are in the history of tip.
 	onBranch map[string]bool
@@ -68,6 +70,23 @@ type exchanged struct {
 	published *v1alpha1.RolloutProof
 	// unpublished is why the last good commit is not published.
 	unpublished rollout.Hold
+}
+
+// asked is what something was read for.
+type asked struct {
+	from         source.Key
+	upstream     *v1alpha1.RolloutUpstream
+	publish      *v1alpha1.RolloutPublish
+	approvalTags *v1alpha1.RolloutApprovalTags
+}
+
+// askedOf is what is read for a Rollout. The least age of a proof changes nothing of that.
+func askedOf(o *v1alpha1.Rollout, from source.Key) asked {
+	a := asked{from, o.Spec.Upstream.DeepCopy(), o.Spec.Publish.DeepCopy(), o.Spec.ApprovalTags.DeepCopy()}
+	if a.upstream != nil {
+		a.upstream.MinAge = nil
+	}
+	return a
 }
 
 const (
@@ -94,6 +113,16 @@ func (x *exchange) of(key types.NamespacedName) *exchanged {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.known[key]
+}
+
+// about is what is known for a Rollout as it is by now, nil while that was not read: another upstream, other keys or
+// another repository say nothing of it.
+func (x *exchange) about(o *v1alpha1.Rollout, from source.Key) *exchanged {
+	is := x.of(client.ObjectKeyFromObject(o))
+	if is == nil || !reflect.DeepEqual(is.asked, askedOf(o, from)) {
+		return nil
+	}
+	return is
 }
 
 func (x *exchange) forget(key types.NamespacedName) {
@@ -129,7 +158,7 @@ func (x *exchange) replace(key types.NamespacedName, is *exchanged) []func(types
 
 // says reports whether a decision that is made from it is made from the other as well.
 func (e *exchanged) says(other *exchanged) bool {
-	if other == nil {
+	if other == nil || !reflect.DeepEqual(e.asked, other.asked) {
 		return false
 	}
 	said := func(e *exchanged) []any {
@@ -186,7 +215,7 @@ func (x *exchange) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if err != nil && !reason.Given(err) {
 		return ctrl.Result{}, fmt.Errorf("cannot find the repository of Rollout %s: %w", req.NamespacedName, err)
 	}
-	is := &exchanged{}
+	is := &exchanged{asked: askedOf(o, from)}
 	if err != nil {
 		why := rollout.Hold{Reason: reason.Of(err), Message: err.Error()}
 		is.upstream, is.refused, is.unpublished = &rollout.Upstream{Failure: why}, why, why
@@ -228,15 +257,15 @@ func (x *exchange) interval(ctx context.Context, from source.Key, is *exchanged)
 
 // from is the repository of a Rollout.
 func (x *exchange) from(ctx context.Context, o *v1alpha1.Rollout) (source.Key, error) {
-	if x.Repositories == nil {
-		return source.Key{}, reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("this agent does not reconcile GitRepositories (--controllers)"))
-	}
 	m, err := x.moved(ctx, o)
 	if err != nil {
 		return source.Key{}, err
 	}
+	if x.Repositories == nil {
+		return m.from, reason.Because(v1alpha1.ReasonInvalidSpec, errors.New("this agent does not reconcile GitRepositories (--controllers)"))
+	}
 	if err := tellsCommits(m); err != nil {
-		return source.Key{}, err
+		return m.from, err
 	}
 	return m.from, x.mayUse(ctx, m)
 }
@@ -405,7 +434,7 @@ func (r *Rollouts) upstream(ctx context.Context, o *v1alpha1.Rollout, m *moved) 
 		up.Taken = &v1alpha1.RolloutRevision{Revision: before.Revision, Image: m.image}
 		digests[taken.Commit] = o.Status.CandidateDigest
 	}
-	is := r.exchange.of(client.ObjectKeyFromObject(o))
+	is := r.exchange.about(o, m.from)
 	if is == nil || is.upstream == nil {
 		up.Failure = rollout.Hold{Reason: v1alpha1.ReasonAwaitingUpstream, Message: "what " + o.Spec.Upstream.Name + " proved was not read yet"}
 		return up, digests, nil

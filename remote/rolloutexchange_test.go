@@ -354,6 +354,7 @@ func TestExchangeKeeps(t *testing.T) {
 		{"it was proven again", proofs(noon.Add(time.Second)), 3},
 		{"it was taken back", &exchanged{upstream: &rollout.Upstream{}}, 4},
 		{"it cannot be read", &exchanged{upstream: &rollout.Upstream{Failure: rollout.Hold{Reason: "x"}}}, 5},
+		{"nor can another one", &exchanged{asked: asked{upstream: &v1alpha1.RolloutUpstream{Name: "preprod"}}, upstream: &rollout.Upstream{Failure: rollout.Hold{Reason: "x"}}}, 6},
 	} {
 		if x.keep(key, tc.is); told != tc.want || x.of(key) != tc.is {
 			t.Errorf("%s: told %d times, want %d", tc.reason, told, tc.want)

@@ -105,7 +105,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 	}
 	f.TooNew = tooNew(r.Version, o, f.Candidate)
 	f.again, f.Unread = m.again, m.unread
-	if is := r.exchange.of(client.ObjectKeyFromObject(o)); is != nil {
+	if is := r.exchange.about(o, m.from); is != nil {
 		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
 	}
 	f.refusals(asking, o, m)

@@ -229,7 +229,7 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 	if up := d.Status.Upstream; facts.digests != nil && up != nil && up.Taken != nil {
 		after.Status.CandidateDigest = facts.digests[up.Taken.Commit]
 	}
-	is := r.exchange.of(client.ObjectKeyFromObject(o))
+	is := r.exchange.about(o, facts.from)
 	sayExchange(after, is, d.Upstream, facts.held != nil)
 	run := d.Status.Run
 	goesOn := run != nil && rollout.Active(run) && (run.Phase == v1alpha1.RolloutReverting || facts.TooNew[run.Image] == "")
