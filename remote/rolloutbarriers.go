@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -25,15 +26,23 @@ func (r *Rollouts) barrier(o *v1alpha1.Rollout, m *moved, revision string) barri
 	r.mu.Lock()
 	b := r.barriers[client.ObjectKeyFromObject(o)][revision]
 	r.mu.Unlock()
+	there := m.from.Name == "" || revision == "" || r.Snapshots.At(m.from, revision) != nil
+	now, stands := r.Now(), !b.since.IsZero() && b.over.IsZero()
 	b.why = ""
-	if m.layer.Spec.Suspend {
+	switch {
+	case m.layer.Spec.Suspend:
 		b.why = m.suspended()
+	case there:
+	case stands && now.Sub(b.since) >= unreadMost && r.Snapshots.Get(m.from) != nil:
+		// The source is there without it: nobody is to wait for what is gone.
+	default:
+		b.why = fmt.Sprintf("revision %s of %s %s has not been fetched yet", revision, m.from.Kind, m.from.Name)
 	}
-	switch comes, goes := b.since.IsZero() || !b.over.IsZero(), !b.since.IsZero() && b.over.IsZero(); {
-	case b.why != "" && comes:
-		b.since, b.over = r.Now(), time.Time{}
-	case b.why == "" && goes:
-		b.over = r.Now()
+	switch {
+	case b.why != "" && !stands:
+		b.since, b.over = now, time.Time{}
+	case b.why == "" && stands && there:
+		b.over = now
 	}
 	if m.barriers == nil {
 		m.barriers = map[string]barrier{}
@@ -47,8 +56,16 @@ func (m *moved) suspended() string {
 	return fmt.Sprintf("Layer %s is suspended: cascade resume layer %s -n %s", m.layer.Name, m.layer.Name, m.layer.Namespace)
 }
 
-// keepBarriers remembers what a decision found, and nothing of revisions that no decision asks for any more.
-func (r *Rollouts) keepBarriers(o *v1alpha1.Rollout, m *moved) {
+// barriers finds out which revisions wait to be fetched that clusters of a layer could be given, and remembers what this
+// decision found, and nothing of revisions that none asks for any more.
+func (f *rolloutFacts) barriers(r *Rollouts, o *v1alpha1.Rollout, m *moved) {
+	if m.layer == nil {
+		return
+	}
+	f.Unbuilt = map[string]bool{}
+	for _, given := range givenNext(o, cmp.Or(f.Candidate, o.Status.Candidate)) {
+		f.Unbuilt[given.Revision] = r.barrier(o, m, given.Revision).why != "" && !m.layer.Spec.Suspend
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.barriers == nil {

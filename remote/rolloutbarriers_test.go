@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -77,4 +78,52 @@ func TestSuspendedLayerOfRollout(t *testing.T) {
 	s.after(2 * time.Minute)
 	s.has(other, revision2, v1alpha1.ResultFailed)
 	s.phase(v1alpha1.RolloutHalted)
+}
+
+// TestUnfetchedRevision: while what clusters may have is not there to be sent, as the agent began anew and the server does
+// not answer, nobody begins with it, and nobody is to blame. What is gone for good is waited for no longer than it was.
+func TestUnfetchedRevision(t *testing.T) {
+	begun := func(t *testing.T) (s *decided, given, other string) {
+		s = newDecided(t, nil, "a", "b")
+		s.passed()
+		s.commit(commit2)
+		s.decide()
+		if given, other = "a", "b"; s.child("b").Status.Rollouts[0].Revision == revision2 {
+			given, other = other, given
+		}
+		s.has(given, revision2, v1alpha1.ResultUpdating)
+		s.Snapshots = source.NewSnapshots()
+		return s, given, other
+	}
+	t.Run("Away", func(t *testing.T) {
+		s, given, other := begun(t)
+		s.after(time.Hour)
+		s.has(given, revision2, v1alpha1.ResultUpdating)
+		s.takes(given)
+		s.decide()
+		s.has(given, revision2, v1alpha1.ResultSucceeded)
+		s.has(other, revision1, v1alpha1.ResultSucceeded)
+		s.says(v1alpha1.ReadyCondition, v1alpha1.ReasonSourceNotReady)
+		s.commit(commit2)
+		s.decide()
+		s.has(other, revision2, v1alpha1.ResultUpdating)
+	})
+	t.Run("Deadline", func(t *testing.T) {
+		s, given, _ := begun(t)
+		s.after(time.Hour)
+		s.commit(commit2)
+		s.after(30 * time.Minute)
+		s.has(given, revision2, v1alpha1.ResultUpdating)
+		s.after(time.Minute)
+		s.has(given, revision2, v1alpha1.ResultFailed)
+	})
+	t.Run("Gone", func(t *testing.T) {
+		s, given, _ := begun(t)
+		commit3 := strings.Repeat("3", 40)
+		s.commit(commit3)
+		s.after(20 * time.Minute)
+		s.has(given, revision2, v1alpha1.ResultUpdating)
+		s.after(15 * time.Minute)
+		s.has(given, "main@sha1:"+commit3, v1alpha1.ResultUpdating)
+	})
 }

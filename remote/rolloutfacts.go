@@ -109,7 +109,7 @@ func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFact
 		f.Requests.Approvals = append(f.Requests.Approvals, is.approvals...)
 	}
 	f.refusals(asking, o, m)
-	r.keepBarriers(o, m)
+	f.barriers(r, o, m)
 	if f.Room = -1; r.MaxChanging > 0 {
 		changing, err := r.changing(ctx)
 		if err != nil {

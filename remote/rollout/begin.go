@@ -173,11 +173,11 @@ func (d *decision) tooNew(r v1alpha1.RolloutRevision) bool {
 	return why != ""
 }
 
-// unbuilt reports whether nobody knows yet which clusters a revision has, and says so.
+// unbuilt reports whether a revision has to be fetched again before anybody can have it, and says so.
 func (d *decision) unbuilt(r v1alpha1.RolloutRevision) bool {
 	is := d.facts.Unbuilt[r.Revision]
 	if is {
-		d.hold = Hold{v1alpha1.ReasonSourceNotReady, fmt.Sprintf("no cluster begins with %s before it is fetched again, and known which clusters it has", title(r))}
+		d.hold = Hold{v1alpha1.ReasonSourceNotReady, fmt.Sprintf("no cluster begins with %s before it is fetched again", title(r))}
 	}
 	return is
 }

@@ -90,8 +90,8 @@ type Facts struct {
 	// Blocked is why nothing that clusters are given reaches them at the moment, as where it cannot be built for what came
 	// since; it has no reason if it does. Nobody begins meanwhile, and no deadline passes of who waits for it.
 	Blocked Hold
-	// Unbuilt are revisions of which nobody knows yet which clusters they have: they could take one away that came after
-	// them. Nobody begins with one.
+	// Unbuilt are revisions that have to be fetched again, as the process began anew: they cannot be sent, or nobody knows
+	// yet which clusters they have, and could take one away that came after them. Nobody begins with one.
 	Unbuilt map[string]bool
 	// TooNew are images that this tier may not bring to clusters, as its own agent is older, each with why. All else
 	// goes on.
