@@ -1,11 +1,14 @@
 package remote
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	authzv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -253,4 +256,47 @@ func TestAskedAnew(t *testing.T) {
 		s.decide()
 		s.has("a", revision2, v1alpha1.ResultUpdating)
 	})
+}
+
+// rights is an API server that answers whether an account may do something.
+type rights struct {
+	client.Reader
+	allowed bool
+	fails   error
+}
+
+func (a *rights) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	o.(*authzv1.SelfSubjectAccessReview).Status.Allowed = a.allowed
+	return a.fails
+}
+
+// TestRefusedIsLookedAtAgain: nothing tells when a layer's account may use its source, or the API server answers that, so
+// that a Rollout which is refused for it is looked at again by itself.
+func TestRefusedIsLookedAtAgain(t *testing.T) {
+	asking := &rights{}
+	s := newDecided(t, func(_ *v1alpha1.Rollout, layer *v1alpha1.Layer) {
+		layer.Spec.ServiceAccountName, layer.Spec.SourceRef.Namespace = "pusher", "shared"
+	}, "a")
+	s.from.Namespace = "shared"
+	s.accounts = &account.Accounts{Now: func() time.Time { return s.now }, As: func(context.Context, string) (account.Caller, error) { return asking, nil }}
+	refused := func(reason string) {
+		t.Helper()
+		result := s.decide()
+		if s.says(v1alpha1.ReadyCondition, v1alpha1.ReasonSourceNotReady); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
+			t.Errorf("%s: it is looked at after %s", reason, result.RequeueAfter)
+		}
+		s.now = s.now.Add(result.RequeueAfter)
+	}
+	s.commit(commit1)
+	refused("nobody let it yet")
+	asking.allowed = true
+	s.passed()
+	s.commit(commit2)
+	s.now = s.now.Add(2 * time.Minute)
+	asking.fails = errors.New("the authorizer does not answer")
+	refused("nobody knows")
+	refused("nobody knows still")
+	asking.fails = nil
+	s.decide()
+	s.has("a", revision2, v1alpha1.ResultUpdating)
 }

@@ -110,6 +110,10 @@ const setBack = time.Hour
 // hundred.
 const decidePause = time.Second
 
+// refusedAgain is after how long a Rollout is looked at again about which nothing could be decided. Nothing tells when
+// an account comes to have a right, or can be asked about again.
+const refusedAgain = 30 * time.Second
+
 // errLags: the cache does not show an own write yet.
 var errLags = errors.New("the cache lags")
 
@@ -272,7 +276,10 @@ func (r *Rollouts) refuse(ctx context.Context, o *v1alpha1.Rollout, why error) (
 	if err == nil {
 		r.Metrics.record(after)
 	}
-	return ctrl.Result{RequeueAfter: again}, err
+	if again == 0 {
+		again = refusedAgain
+	}
+	return ctrl.Result{RequeueAfter: min(again, refusedAgain)}, err
 }
 
 // writeStatus writes the status of a Rollout if it changed, and tells what did. Numbers alone
