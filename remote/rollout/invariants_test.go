@@ -428,9 +428,12 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			return fmt.Errorf("wave %d waits for an approval, and %d of %d clusters of the one before prove the revision", w, proven, of)
 		}
 	}
-	// When a cluster of the wave that the run is in was last seen not ready at the revision.
+	// When a cluster of the wave that the run is in was last seen not ready at the revision, other than one that joins.
 	for _, c := range f.clusters {
 		p := after[c.name]
+		if p != nil && (c.pin == nil || c.pin.Result == v1alpha1.ResultUpdating && c.pin.Had == nil) && (c.facts().New || c.runs == p.Revision) {
+			continue
+		}
 		if p != nil && p.Revision == run.Revision && waveOf(terms, c) == int(run.Wave) && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) {
 			f.unready = f.now
 		}

@@ -36,6 +36,8 @@ func TestJoins(t *testing.T) {
 	approvedCanary := canaryAndRest()
 	approvedCanary[0].Approval = v1alpha1.ApprovalRequired
 	approvedCanary[1].Soak = &metav1.Duration{Duration: time.Hour}
+	soakingCanary := canaryAndRest()
+	soakingCanary[0].Soak = &metav1.Duration{Duration: time.Hour}
 	nights := canaryAndRest()
 	nights[1].Window = &v1alpha1.RolloutWindow{Cron: "0 1 * * *", Duration: metav1.Duration{Duration: time.Hour}} // it is 22:13
 	tellAll(t, []tale{
@@ -185,6 +187,53 @@ func TestJoins(t *testing.T) {
 			s.decide()
 			s.held(v1alpha1.ReasonAwaitingApproval)
 			s.at(first, "canary1", "rest1")
+		}},
+		{name: "while its wave soaks", reason: "the others soak on, and it soaks by itself", waves: soakingCanary, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.after(30 * time.Minute)
+			s.joins("canary2")
+			s.decide()
+			s.takes(false, "canary2")
+			s.after(5 * time.Minute)
+			s.decide()
+			s.takes(true, "canary2")
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			s.at(second, "canary1", "canary2")
+			s.after(25 * time.Minute)
+			s.decide()
+			s.at(second, "canary1", "canary2", "rest1")
+		}},
+		{name: "and fails while its wave soaks", reason: "it counts as any other", waves: soakingCanary, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.joins("canary2")
+			s.cluster("canary2").Healthy = true
+			s.decide()
+			s.takes(false, "canary2")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "while a revision is taken back", reason: "it never had that, and the revert is done without it", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.joins("rest2", "rest3")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.at(first, "canary1", "rest1", "rest2", "rest3")
+			s.takes(false, "rest3")
+			s.takes(true, "canary1")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
 		}},
 	})
 }

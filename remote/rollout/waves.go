@@ -210,7 +210,7 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 		}
 	}
 	if d.waits(run, members) {
-		if run.SoakSince = nil; !d.consented(run, int(run.Wave)) {
+		if d.disturb(run, members); !d.consented(run, int(run.Wave)) {
 			d.hold = awaits(d.name, run, wave)
 		}
 		return false
@@ -468,7 +468,7 @@ func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 	waits := false
 	for _, m := range d.all {
 		switch {
-		case m.changing() && !m.has(run.RolloutRevision):
+		case m.changing() && !m.has(run.RolloutRevision) && !m.joins():
 			waits = true
 		case !m.has(run.RolloutRevision) || m.wave < 0 || d.lost(m) || d.goal(m) == nil || m.refused(d.status.LastGood.RolloutRevision):
 		case d.rolls(m, d.status.LastGood.RolloutRevision):
