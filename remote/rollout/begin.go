@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -58,6 +59,12 @@ func (d *decision) takenBack(m *member) bool {
 	return m.pin != nil && !m.pin.Past && slices.ContainsFunc(d.status.History, func(h v1alpha1.RolloutHistory) bool {
 		return h.Phase == v1alpha1.RolloutReverted && h.Number == m.pin.Run && h.RolloutRevision == m.pin.RolloutRevision
 	})
+}
+
+// goesBack reports whether a cluster has what is taken back, or was.
+func (d *decision) goesBack(m *member) bool {
+	run := d.status.Run
+	return run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision) || d.takenBack(m)
 }
 
 // begin gives revisions to clusters while there are places.
@@ -124,9 +131,13 @@ func (d *decision) begin() {
 }
 
 // keepsWindow reports whether a cluster that could begin is to wait for its window. One that is new has
-// nothing that a window keeps as it is, and gets the last good revision at once.
+// nothing that a window keeps as it is, and gets the last good revision at once. So does one that was away, or left alone,
+// while what it has was taken back, for which there was no window either.
 func (d *decision) keepsWindow(m *member) bool {
 	run := d.active()
+	if good := d.status.LastGood; good != nil && d.goal(m).RolloutRevision == good.RolloutRevision && d.goesBack(m) {
+		return false
+	}
 	return m.pin != nil || !m.New || run != nil && d.goal(m).RolloutRevision == run.RolloutRevision
 }
 
@@ -282,5 +293,12 @@ func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alp
 		counts.Deferred++
 	default:
 		counts.Pending++
+	}
+	if run := d.status.Run; run != nil && run.Phase != v1alpha1.RolloutReverting && d.goesBack(m) && d.goal(m) != nil {
+		why := cmp.Or(m.Rolling, v1alpha1.ReasonReverting)
+		if !m.Unreachable.IsZero() {
+			why = v1alpha1.ReasonUnreachable
+		}
+		names(why, "has %s yet, which was taken back", title(m.pin.RolloutRevision))
 	}
 }

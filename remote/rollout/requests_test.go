@@ -98,6 +98,27 @@ func TestRequests(t *testing.T) {
 			s.result("canary1", v1alpha1.ResultDeferred)
 			s.at(second, "canary1")
 		}},
+		{name: "comes back after the revert, and the window is shut", reason: "nobody waited for a window to take the commit back from the others", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.Window = &v1alpha1.RolloutWindow{Cron: "0 22 * * *", Duration: metav1.Duration{Duration: time.Hour}} // it is 22:13
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.lose("canary1")
+			s.after(2 * time.Minute)
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			if f := s.status.Failing; len(f) != 1 || f[0].Name != "canary1" || f[0].Reason != v1alpha1.ReasonUnreachable {
+				s.t.Fatalf("it names %+v", f)
+			}
+			s.after(2 * time.Hour)
+			s.find(true, "canary1")
+			s.decide()
+			s.at(first, "canary1", "rest1")
+			if f := s.status.Failing; len(f) > 0 {
+				s.t.Fatalf("it names %+v", f)
+			}
+		}},
 		{name: "abort of a revert", reason: "who began it may end it", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()

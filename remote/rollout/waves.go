@@ -124,9 +124,7 @@ func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	case m.Rolling != v1alpha1.ReasonRollingOut:
 		return true
 	}
-	run := d.status.Run
-	back := run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision) || d.takenBack(m)
-	return !back && !(m.pin == nil && m.New) && (m.pin == nil || !unproven(m.pin))
+	return !d.goesBack(m) && !(m.pin == nil && m.New) && (m.pin == nil || !unproven(m.pin))
 }
 
 // open reports whether a wave waits for a cluster to be given a revision, or to become
