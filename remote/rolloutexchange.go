@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -342,6 +343,9 @@ func (x *exchange) proofs(ctx context.Context, namespace string, from source.Key
 		return nil, source.Tag{}, rollout.Hold{}
 	}
 	tag := tags[0]
+	if tag.Err != nil {
+		return fails(v1alpha1.ReasonUpstreamInvalid, "cannot use %s: %v", reference, tag.Err)
+	}
 	if verify != nil {
 		keys, err := x.Repositories.Keys(ctx, types.NamespacedName{Namespace: namespace, Name: verify.SecretRef.Name})
 		if err == nil {
@@ -383,7 +387,15 @@ func (x *exchange) readApprovals(ctx context.Context, o *v1alpha1.Rollout, from 
 				names = append(names, reference)
 			}
 		}
-		slices.Sort(names)
+		// The first ones are read. Whoever may write tags, without a key, is not to fill these with waves that nobody has to approve.
+		optional := func(reference string) int {
+			wave := rollout.ApprovedWave(prefix, strings.TrimPrefix(reference, "refs/tags/"))
+			if slices.ContainsFunc(run.Terms.Waves, func(w v1alpha1.RolloutWave) bool { return w.Name == wave && w.Approval != v1alpha1.ApprovalRequired }) {
+				return 1
+			}
+			return 0
+		}
+		slices.SortFunc(names, func(a, b string) int { return cmp.Or(optional(a)-optional(b), strings.Compare(a, b)) })
 		return names
 	})
 	if err != nil {

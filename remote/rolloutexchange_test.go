@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,13 +40,16 @@ type followed struct {
 	fails   error
 	// asked counts questions about the branch.
 	asked int
+	// spoilt are tags that say nothing.
+	spoilt []source.Tag
 }
 
 func (s *followed) Tags(ctx context.Context, _ types.NamespacedName, pick func(map[string]string) []string) ([]source.Tag, error) {
 	if s.fails != nil {
 		return nil, s.fails
 	}
-	return s.mirrors.Tags(ctx, s.origin, pick)
+	tags, err := s.mirrors.Tags(ctx, s.origin, pick)
+	return append(slices.Clone(s.spoilt), tags...), err
 }
 
 func (s *followed) Contains(ctx context.Context, _ types.NamespacedName, tip, commit, tag string) (bool, error) {
@@ -426,4 +430,38 @@ func TestExchangeOfApprovals(t *testing.T) {
 	if _, refused := x.readApprovals(t.Context(), o, from); refused.Reason != v1alpha1.ReasonTagsUnreadable {
 		t.Errorf("refused %+v", refused)
 	}
+}
+
+// TestExchangeBesideOthers: tags that approve nothing keep no other one from approving.
+func TestExchangeBesideOthers(t *testing.T) {
+	s := newFollowed(t)
+	commit := s.push("main", "1")
+	x, from := s.environment()
+	s.signing = s.key("approvers")
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base"}}
+	o.Spec.ApprovalTags = &v1alpha1.RolloutApprovalTags{SecretRef: v1alpha1.LocalReference{Name: "approvers"}}
+	o.Status.Run = &v1alpha1.RolloutRun{Phase: v1alpha1.RolloutProgressing, RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:" + commit}}
+	o.Status.Run.Terms.Waves = []v1alpha1.RolloutWave{{Name: "canary"}, {Name: "rest", Approval: v1alpha1.ApprovalRequired}}
+	const prefix = "cascade/approve/fleet/base/"
+	push := func(name string) {
+		t.Helper()
+		if _, err := s.Push(t.Context(), from.NamespacedName, from.NamespacedName, source.NewTag{Reference: "refs/tags/" + name, Name: name, Commit: commit, Tagger: "Ann", Address: "ann@example.com", At: time.Unix(1000, 0), Message: "go"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	approves := func(reason string) {
+		t.Helper()
+		approvals, refused := x.readApprovals(t.Context(), o, from)
+		if len(approvals) != 1 || approvals[0].Wave != "rest" || refused.Reason != v1alpha1.ReasonTagRefused {
+			t.Errorf("%s: approvals %+v, refused %+v", reason, approvals, refused)
+		}
+	}
+	push(prefix + "rest/bob")
+	s.spoilt = []source.Tag{{Reference: "refs/tags/" + prefix + "rest", Err: errors.New("it is not on the commit itself")}}
+	approves("one that leads to the commit through another tag")
+	s.spoilt, s.signing = nil, nil
+	for n := range 20 {
+		push(fmt.Sprintf(prefix+"canary/%02d", n))
+	}
+	approves("as many as are read, for a wave that nobody has to approve")
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -32,6 +31,8 @@ type Tag struct {
 	Object, Commit string
 	// Tagger as "name <address>", and Message without the signature.
 	Tagger, Message string
+	// Err is why it says nothing, as one that leads to the commit through another tag; nil if it does.
+	Err error
 
 	payload []byte
 	armour  string
@@ -39,6 +40,9 @@ type Tag struct {
 
 // Verify returns the fingerprint or identifier of the key that the tag is signed with.
 func (t *Tag) Verify(v Verification) (key string, err error) {
+	if t.Err != nil {
+		return "", t.Err
+	}
 	if t.armour == "" {
 		return "", failf(ReasonInvalidGitObject, "tag '%s' is not signed", t.Name)
 	}
@@ -87,7 +91,7 @@ func (m *Mirrors) Tags(ctx context.Context, origin Origin, pick func(commits map
 		}
 		tag, err := parseTag(raw, commit)
 		if err != nil {
-			return nil, fmt.Errorf("cannot use tag %s: %w", name, err)
+			tag = &Tag{Commit: commit.String(), Err: err} // the others say what they say
 		}
 		tag.Reference, tag.Object = name, want.tagObject.String()
 		tags = append(tags, *tag)

@@ -108,15 +108,23 @@ func TestTagSignatures(t *testing.T) {
 	}
 }
 
-// TestTagOfATag: a tag that leads to the commit through another one says nothing about it.
+// TestTagOfATag: a tag that leads to the commit through another one says nothing about it, and takes nothing from others.
 func TestTagOfATag(t *testing.T) {
 	o := serve(t, gitserver.Options{})
 	commit := o.commit("main", map[string]string{"a.yaml": "1"})
 	inner := o.git("object "+commit+"\ntype commit\ntag inner\ntagger n <e> 1000 +0000\n\nx\n", "hash-object", "-t", "tag", "-w", "--stdin")
 	outer := o.git("object "+inner+"\ntype tag\ntag outer\ntagger n <e> 1000 +0000\n\nx\n", "hash-object", "-t", "tag", "-w", "--stdin")
 	o.git("", "update-ref", "refs/tags/outer", outer)
-	if _, err := mirrors(t).Tags(t.Context(), o.url(), func(map[string]string) []string { return []string{"refs/tags/outer"} }); ReasonOf(err) != ReasonInvalidGitObject {
-		t.Errorf("read it: %v", err)
+	o.git("", "update-ref", "refs/tags/inner", inner)
+	tags, err := mirrors(t).Tags(t.Context(), o.url(), func(map[string]string) []string { return []string{"refs/tags/outer", "refs/tags/inner"} })
+	if err != nil || len(tags) != 2 {
+		t.Fatalf("read %+v, %v", tags, err)
+	}
+	if _, err := tags[0].Verify(Verification{}); ReasonOf(err) != ReasonInvalidGitObject || tags[0].Err == nil || tags[0].Reference != "refs/tags/outer" {
+		t.Errorf("read %+v, %v", tags[0], err)
+	}
+	if tags[1].Err != nil || tags[1].Name != "inner" || tags[1].Commit != commit {
+		t.Errorf("read %+v", tags[1])
 	}
 }
 
