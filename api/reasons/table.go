@@ -1204,7 +1204,7 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"SourceNotReady"},
-				Means:   "the source was not fetched yet, or the Kustomization was not built, or applies nothing of what clusters may have at the moment: no further cluster begins",
+				Means:   "the source was not fetched yet, or the Kustomization was not built, or applies nothing of what clusters may have at the moment, or what a Layer's Rollout brings has to be fetched again: no further cluster begins",
 				Next:    "look at that one",
 			},
 			{
@@ -1214,8 +1214,8 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"Suspended"},
-				Means:   "no further cluster begins",
-				Next:    "`cascade rollout resume`",
+				Means:   "no further cluster begins: the Rollout is suspended, or the Layer that it moves, as the message says",
+				Next:    "`cascade rollout resume`, or `cascade resume layer`",
 			},
 		},
 	}
@@ -1279,8 +1279,8 @@ func promotion() Section {
 			},
 			{
 				Reasons: []string{"TagRefused"},
-				Means:   "a tag on the commit of the run has the name of an approval, and is not signed with a key of `spec.approvalTags`",
-				Next:    "sign it; or find out who wrote it",
+				Means:   "a tag on the commit of the run has the name of an approval, and is not signed with a key of `spec.approvalTags`, or leads there through another tag",
+				Next:    "sign it, on the commit itself; or find out who wrote it",
 			},
 			{
 				Reasons: []string{"ProofPublished"},
