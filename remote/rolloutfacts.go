@@ -42,6 +42,10 @@ type rolloutFacts struct {
 
 // facts gathers the facts about a Rollout. An error with a reason is the Rollout's own.
 func (r *Rollouts) facts(ctx context.Context, o *v1alpha1.Rollout) (*rolloutFacts, error) {
+	if why := o.Annotations[v1alpha1.UnreadAnnotation]; why != "" {
+		// With what is missing of its spec, it would decide something else than is written there.
+		return nil, reason.Because(v1alpha1.ReasonInvalidSpec, fmt.Errorf("%s: nothing is decided, and clusters keep what they have, until it is corrected", why))
+	}
 	if err := rollout.Check(&o.Spec); err != nil {
 		return nil, reason.Because(v1alpha1.ReasonInvalidSpec, err)
 	}

@@ -46,8 +46,9 @@ func (m *RolloutMetrics) record(o *v1alpha1.Rollout) {
 	for state, n := range map[string]int32{"updated": c.Updated, "updating": c.Updating, "pending": c.Pending, "failed": c.Failed, "deferred": c.Deferred} {
 		m.clusters.WithLabelValues(of(state)...).Set(float64(n))
 	}
+	suspended := o.Spec.Suspend && o.Annotations[v1alpha1.UnreadAnnotation] == "" // by a person
 	for _, kind := range []string{v1alpha1.ReadyCondition, v1alpha1.UpstreamCondition, v1alpha1.PublishedCondition, v1alpha1.ApprovalTagsCondition} {
-		if c := meta.FindStatusCondition(o.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && !byPhase(c) && !o.Spec.Suspend {
+		if c := meta.FindStatusCondition(o.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && !byPhase(c) && !suspended {
 			m.condition.WithLabelValues(of(kind)...).Set(0)
 		} else {
 			m.condition.DeleteLabelValues(of(kind)...)

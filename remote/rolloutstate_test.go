@@ -160,6 +160,41 @@ cascade_rollout_phase{name="web",namespace="fleet",phase="Halted"} 1
 	}
 }
 
+// TestUnread: of a Rollout whose spec cannot be read nothing is decided, by what is left of it, and its run
+// stays. That is told as what a person mends, not as what one suspended.
+func TestUnread(t *testing.T) {
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web", Generation: 2}}
+	o.Annotations = map[string]string{v1alpha1.UnreadAnnotation: "cannot read spec.deadline: 9999999h"}
+	o.Spec.Moves, o.Spec.Suspend = v1alpha1.RolloutMoves{LayerRef: &v1alpha1.LayerReference{Name: "base"}}, true
+	o.Status.Run = &v1alpha1.RolloutRun{RolloutRevision: v1alpha1.RolloutRevision{Revision: "v2"}, Phase: v1alpha1.RolloutProgressing}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	r := &Rollouts{
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build(), Events: record.NewFakeRecorder(10),
+		Metrics: NewRolloutMetrics(registry), Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, Snapshots: source.NewSnapshots(), exchange: &exchange{},
+	}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+		t.Fatal(err)
+	}
+	after := &v1alpha1.Rollout{}
+	if err := r.Client.Get(t.Context(), client.ObjectKeyFromObject(o), after); err != nil {
+		t.Fatal(err)
+	}
+	c := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonInvalidSpec || !strings.Contains(c.Message, "spec.deadline") {
+		t.Errorf("it is %+v", c)
+	}
+	if run := after.Status.Run; run == nil || run.Revision != "v2" || run.Phase != v1alpha1.RolloutProgressing {
+		t.Errorf("its run is %+v", run)
+	}
+	if n, err := testutil.GatherAndCount(registry, "cascade_rollout_condition"); err != nil || n != 1 {
+		t.Errorf("%d conditions are measured as False, %v", n, err)
+	}
+}
+
 // TestPhaseMeasured: what the phase of a run tells is told once, and a Rollout that is refused in such a
 // phase is told of by its condition.
 func TestPhaseMeasured(t *testing.T) {

@@ -87,6 +87,10 @@ const (
 	LayerLabelGroup = "layer.cascade.dev"
 	// InstallLabelGroup does so for the objects of `cascade install`.
 	InstallLabelGroup = "install.cascade.dev"
+	// UnreadAnnotation is on what the agent has in memory of an object whose spec it cannot read,
+	// with what is wrong. Such an object is suspended there, and has the fields that can be read.
+	// It is never written.
+	UnreadAnnotation = "cascade.dev/unread"
 	// VariablePrefix marks annotations of a Cluster that become variables.
 	VariablePrefix = "vars.cascade.dev/"
 	// OwnerLabel on a Cluster or Child names whom the cluster belongs to, for fleet views.

@@ -7,7 +7,8 @@
 // strictly as a spec, and whoever may write the status of one object could stop a tier.
 // Here each object is decoded by itself. Of one that cannot be decoded the parts of the
 // status that are in the way are left out; if it is the spec, the object is taken to be
-// suspended, so that nothing is done with it and what it answers for stays its own.
+// suspended without the fields that are, and says so in an annotation that nobody writes:
+// nothing is done with it, and what it answers for stays its own.
 //
 // Invariants: an object that can be decoded is what the client of Kubernetes would make
 // of it. An object that cannot is never missing.

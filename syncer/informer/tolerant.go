@@ -5,6 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +18,8 @@ import (
 	kubejson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // tolerant reads the objects of one kind, each by itself.
@@ -130,13 +135,13 @@ func (t *tolerant) decode(raw []byte) (runtime.Object, error) {
 	}
 	if without != "" {
 		about, _ := meta.Accessor(o)
-		t.of.log.Info("cannot read object as it is", "kind", t.gvk.Kind, "namespace", about.GetNamespace(), "name", about.GetName(), "without", without)
+		t.of.log.Info("cannot read object as it is", "kind", t.gvk.Kind, "namespace", about.GetNamespace(), "name", about.GetName(), "without", without, "why", about.GetAnnotations()[v1alpha1.UnreadAnnotation])
 	}
 	return o, nil
 }
 
-// decode reads an object of a kind. without names the part that was left out because it
-// cannot be read; empty if there is none.
+// decode reads an object of a kind. without names the parts that were left out because they
+// cannot be read; empty if there are none.
 func decode(scheme *runtime.Scheme, gvk schema.GroupVersionKind, raw []byte) (o runtime.Object, without string, err error) {
 	read := func(raw []byte) (runtime.Object, error) {
 		into, err := scheme.New(gvk)
@@ -153,25 +158,60 @@ func decode(scheme *runtime.Scheme, gvk schema.GroupVersionKind, raw []byte) (o 
 	if jerr := json.Unmarshal(raw, &content); jerr != nil {
 		return nil, "", jerr
 	}
-	status, _ := content["status"].(map[string]any)
-	for _, part := range []string{"status.history", "status.conditions", "status", "spec"} {
-		switch part {
-		case "status":
-			delete(content, "status")
-		case "spec":
-			content["spec"] = map[string]any{"suspend": true}
-		default:
-			delete(status, part[len("status."):])
+	whole, _ := content["status"].(map[string]any)
+	for _, spec := range []string{"", "spec"} {
+		if spec != "" {
+			hold(content, read)
 		}
-		rest, jerr := json.Marshal(content)
-		if jerr != nil {
-			return nil, "", jerr
+		// The status stays as far as it can be read, whatever is wrong with the spec.
+		status := maps.Clone(whole)
+		if status != nil {
+			content["status"] = status
 		}
-		if o, err = read(rest); err == nil {
-			return o, part, nil
+		for _, part := range []string{"", "status.history", "status.conditions", "status"} {
+			if part == "status" {
+				delete(content, "status")
+			} else {
+				delete(status, strings.TrimPrefix(part, "status."))
+			}
+			rest, jerr := json.Marshal(content)
+			if jerr != nil {
+				return nil, "", jerr
+			}
+			if o, err = read(rest); err == nil {
+				return o, strings.Trim(spec+", "+part, ", "), nil
+			}
 		}
 	}
 	return nil, "", err
+}
+
+// hold suspends an object whose spec cannot be read, and has it say why. The fields of the spec that can be
+// read stay: what the object answers for stays its own, as what a Rollout moves, or the clusters of a Layer.
+func hold(content map[string]any, read func([]byte) (runtime.Object, error)) {
+	spec, _ := content["spec"].(map[string]any)
+	kept, why := map[string]any{}, "spec cannot be read"
+	for _, field := range slices.Sorted(maps.Keys(spec)) {
+		one, err := json.Marshal(map[string]any{"apiVersion": content["apiVersion"], "kind": content["kind"], "spec": map[string]any{field: spec[field]}})
+		if err == nil {
+			_, err = read(one)
+		}
+		if err != nil {
+			why = fmt.Sprintf("cannot read spec.%s: %v", field, err)
+			continue
+		}
+		kept[field] = spec[field]
+	}
+	kept["suspend"] = true
+	content["spec"] = kept
+	if about, ok := content["metadata"].(map[string]any); ok {
+		annotations, _ := about["annotations"].(map[string]any)
+		if annotations == nil {
+			annotations = map[string]any{}
+		}
+		annotations[v1alpha1.UnreadAnnotation] = why
+		about["annotations"] = annotations
+	}
 }
 
 // unread is a serializer whose decoder leaves objects as they came, but for a Status.

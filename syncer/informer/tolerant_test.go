@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 func scheme(t *testing.T) *runtime.Scheme {
@@ -37,7 +39,10 @@ func TestDecode(t *testing.T) {
 		"Both":       {reason: "both", spec: spec, more: `,"history":[{"totalReconciliations":"x"}],"conditions":{}`, without: "status.conditions"},
 		"Status":     {reason: "something else of the status", spec: spec, more: `,"lastAppliedRevision":{}`, without: "status"},
 		"Spec":       {reason: "an interval that the pattern of the definition admits", spec: `{"interval":"9999999h","prune":true}`, without: "spec"},
-		"Nothing":    {reason: "no JSON at all", spec: `{`, fails: true},
+		"SpecAndStatus": {
+			reason: "both", spec: `{"interval":"9999999h","prune":true}`, more: `,"conditions":{}`, without: "spec, status.conditions",
+		},
+		"Nothing": {reason: "no JSON at all", spec: `{`, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := strings.NewReplacer("SPEC", tc.spec, "MORE", tc.more).Replace(object)
@@ -52,13 +57,41 @@ func TestDecode(t *testing.T) {
 			if k.Name != "a" || k.ResourceVersion != "7" {
 				t.Errorf("%s: it is %s at %s", tc.reason, k.Name, k.ResourceVersion)
 			}
-			if whole := tc.without != "status" && tc.without != "spec"; whole && (k.Status.Inventory == nil || k.Status.ObservedGeneration != 3) {
+			if tc.without != "status" && (k.Status.Inventory == nil || k.Status.ObservedGeneration != 3) {
 				t.Errorf("%s: the rest of the status is lost: %+v", tc.reason, k.Status)
 			}
-			if tc.without == "spec" && (!k.Spec.Suspend || k.Spec.Prune) {
-				t.Errorf("%s: what cannot be read is acted on: %+v", tc.reason, k.Spec)
+			why := k.Annotations[v1alpha1.UnreadAnnotation]
+			if unread := strings.HasPrefix(tc.without, "spec"); unread != k.Spec.Suspend || unread != strings.Contains(why, "spec.interval") {
+				t.Errorf("%s: what cannot be read is acted on: %+v, %q", tc.reason, k.Spec, why)
 			}
 		})
+	}
+}
+
+// TestDecodeRollout: a Rollout that has one field which cannot be read still says what it moves, and of which
+// clusters, and has its run: those who ask what a cluster may have would let it have the newest revision otherwise.
+func TestDecodeRollout(t *testing.T) {
+	s := scheme(t)
+	if err := v1alpha1.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	for _, unread := range []string{`"deadline":"9999999h"`, `"waves":[{"name":"a","soak":"9999999h"}]`, `"waves":[{"name":"a","maxFailures":9999999999}]`, `"upstream":{"name":"u","minAge":"9999999h"}`} {
+		raw := `{"apiVersion":"cascade.dev/v1alpha1","kind":"Rollout","metadata":{"name":"base","namespace":"x","annotations":{"a":"b"}},"spec":{"moves":{"layerRef":{"name":"base"}},` +
+			`"clusterSelector":{"matchLabels":{"env":"prod"}},` + unread + `},"status":{"uid":"u","run":{"number":7,"phase":"Progressing","revision":"c7","terms":{"waves":[],"deadline":"30m"}}}}`
+		got, without, err := decode(s, v1alpha1.GroupVersion.WithKind("Rollout"), []byte(raw))
+		if err != nil || without != "spec" {
+			t.Fatalf("%s: without %q, %v", unread, without, err)
+		}
+		r := got.(*v1alpha1.Rollout)
+		if ref := r.Spec.Moves.LayerRef; ref == nil || ref.Name != "base" || r.Spec.ClusterSelector == nil || r.Spec.ClusterSelector.MatchLabels["env"] != "prod" {
+			t.Errorf("%s: it lets go of what it moves: %+v", unread, r.Spec)
+		}
+		if run := r.Status.Run; r.Status.UID != "u" || run == nil || run.Number != 7 {
+			t.Errorf("%s: its status is lost: %+v", unread, r.Status)
+		}
+		if !r.Spec.Suspend || r.Annotations[v1alpha1.UnreadAnnotation] == "" || r.Annotations["a"] != "b" {
+			t.Errorf("%s: nobody is told that it cannot be read: %+v, %v", unread, r.Spec, r.Annotations)
+		}
 	}
 }
 
