@@ -14,6 +14,7 @@ import (
 	"filippo.io/age"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -162,7 +163,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("cannot read %s %s: %w", Kind, req, err)
 	}
-	if err != nil || !r.Shard.Has(o) || o.Spec.Suspend || o.DeletionTimestamp != nil {
+	suspended := o.Spec.Suspend && o.Annotations[v1alpha1.UnreadAnnotation] == "" // by a person
+	if err != nil || !r.Shard.Has(o) || suspended || o.DeletionTimestamp != nil {
 		r.Metrics.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -225,6 +227,9 @@ func (r *Reconciler) check(ctx context.Context, o *v1alpha1.StateBackup) (timing
 			"cannot save the state of the tier for namespace %s: it has the Secrets of all namespaces; a StateBackup counts in namespace %s", o.Namespace, r.Namespace)}
 	}
 	t, err := timingOf(&o.Spec)
+	if why := o.Annotations[v1alpha1.UnreadAnnotation]; why != "" {
+		err = errors.New(why)
+	}
 	if err != nil {
 		return t, nil, invalid(err)
 	}
@@ -554,8 +559,11 @@ func (r *Reconciler) conclude(ctx context.Context, before, o *v1alpha1.StateBack
 	if t.stale > 0 {
 		r.Metrics.record(o, t)
 	}
-	if err := status.Patch(ctx, r.Client, before, o, manager); err != nil {
-		return ctrl.Result{}, err
+	// The answer of the API server has what cannot be read, too: once is enough.
+	if o.Annotations[v1alpha1.UnreadAnnotation] == "" || !equality.Semantic.DeepEqual(before.Status, o.Status) {
+		if err := status.Patch(ctx, r.Client, before, o, manager); err != nil {
+			return ctrl.Result{}, err
+		}
 	}
 	r.tell(before, o)
 	switch {

@@ -220,7 +220,10 @@ func TestRefusals(t *testing.T) {
 		"Recipient":  {"it is none", func(o *v1alpha1.StateBackup) { o.Spec.Encryption.Recipients = []string{"me"} }, v1alpha1.ReasonInvalidSpec},
 		"Directory":  {"it goes with the pod", func(o *v1alpha1.StateBackup) { o.Spec.Destination.URL = "file:///state" }, v1alpha1.ReasonInvalidSpec},
 		"StaleAfter": {"everything is too old", func(o *v1alpha1.StateBackup) { o.Spec.StaleAfter = &metav1.Duration{} }, v1alpha1.ReasonInvalidSpec},
-		"Schedule":   {"it is none", func(o *v1alpha1.StateBackup) { o.Spec.Interval, o.Spec.Schedule = nil, "sometimes" }, v1alpha1.ReasonInvalidSpec},
+		"Unread": {"nobody suspended what cannot be read", func(o *v1alpha1.StateBackup) {
+			o.Spec.Suspend, o.Annotations = true, map[string]string{v1alpha1.UnreadAnnotation: "cannot read spec.staleAfter: 9999999h"}
+		}, v1alpha1.ReasonInvalidSpec},
+		"Schedule": {"it is none", func(o *v1alpha1.StateBackup) { o.Spec.Interval, o.Spec.Schedule = nil, "sometimes" }, v1alpha1.ReasonInvalidSpec},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, tt.change)
