@@ -223,7 +223,7 @@ type RolloutWave struct {
 	// in per cent of the wave, rounded down and at least 1.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=4
-	// +kubebuilder:validation:XValidation:rule="type(self) == string || self >= 1",message="must be at least 1, or from 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || self >= 1 && self <= 2147483647",message="must be a number from 1 to 2147483647, or from 1% to 100%"
 	// +kubebuilder:validation:Pattern="^([1-9][0-9]?|100)%$"
 	// +kubebuilder:default="25%"
 	// +optional
@@ -232,7 +232,7 @@ type RolloutWave struct {
 	// the wave, rounded down.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=4
-	// +kubebuilder:validation:XValidation:rule="type(self) == string || self >= 0",message="must be at least 0, or from 0% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || self >= 0 && self <= 2147483647",message="must be a number from 0 to 2147483647, or from 0% to 100%"
 	// +kubebuilder:validation:Pattern="^([0-9]|[1-9][0-9]|100)%$"
 	// +kubebuilder:default=0
 	// +optional
