@@ -276,6 +276,18 @@ func rank(u *unstructured.Unstructured) int {
 	return 2
 }
 
+// RecordsIn is the namespace of what a state has on record of its tier, where the agent of that was; empty if
+// it has nothing.
+func RecordsIn(s *archive.Snapshot) string {
+	for i := range s.Objects {
+		u := &s.Objects[i]
+		if name := u.GetName(); u.GetKind() == configMaps.Kind && (name == v1alpha1.EpochConfigMap || name == v1alpha1.FirstSyncConfigMap) {
+			return u.GetNamespace()
+		}
+	}
+	return ""
+}
+
 // recordOf is a record of the tier that a state has, empty if it has none.
 func recordOf(s *archive.Snapshot, namespace, name string) (*corev1.ConfigMap, error) {
 	for i := range s.Objects {
@@ -287,8 +299,8 @@ func recordOf(s *archive.Snapshot, namespace, name string) (*corev1.ConfigMap, e
 }
 
 // lineageOf are those who led the tier of a state, the last one first.
-func lineageOf(s *archive.Snapshot, namespace string) ([]epoch.Mark, error) {
-	cm, err := recordOf(s, namespace, v1alpha1.EpochConfigMap)
+func lineageOf(s *archive.Snapshot) ([]epoch.Mark, error) {
+	cm, err := recordOf(s, RecordsIn(s), v1alpha1.EpochConfigMap)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +310,7 @@ func lineageOf(s *archive.Snapshot, namespace string) ([]epoch.Mark, error) {
 // wentOn reports whether the tier went on since the state was saved: somebody leads it now
 // whom the state does not know, after the one who led it then.
 func (p *planner) wentOn(s *archive.Snapshot) (bool, error) {
-	then, err := lineageOf(s, p.options.Namespace)
+	then, err := lineageOf(s)
 	now := p.facts.lineage
 	if err != nil || len(then) == 0 || len(now) == 0 {
 		return false, err

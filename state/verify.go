@@ -201,12 +201,12 @@ func CountRunning(ctx context.Context, c kube.Reader) (n int, err error) {
 // may: it could be, as it is of the same cluster, so that a Cluster which it does not have may have been
 // removed since. One that an agent saved which began anew at the same address, before anything was restored,
 // is neither.
-func Follows(newer, s *archive.Snapshot, namespace string) (known, may bool, err error) {
-	then, err := lineageOf(s, namespace)
+func Follows(newer, s *archive.Snapshot) (known, may bool, err error) {
+	then, err := lineageOf(s)
 	if err != nil {
 		return false, false, err
 	}
-	since, err := lineageOf(newer, namespace)
+	since, err := lineageOf(newer)
 	if err != nil {
 		return false, false, err
 	}

@@ -178,21 +178,27 @@ func findAgent(ctx context.Context, side *pivot.Side, role pivot.Role, flag stri
 	if err != nil {
 		return fmt.Errorf("cannot find the agent of %s: %w", side.Name, err)
 	}
+	namespace, err := namespaceOf(agents, side.Name, side.Namespace, flag)
+	side.Namespace = cmp.Or(namespace, v1alpha1.AgentNamespace)
+	return err
+}
+
+// namespaceOf is the namespace of the agent of a cluster: where the only one is, or where one is that is said by a flag.
+// It is empty if nobody said one, and there is none.
+func namespaceOf(agents []installation.Found, of, said, flag string) (string, error) {
 	var namespaces []string
 	for _, found := range agents {
 		namespaces = append(namespaces, found.Namespace)
 	}
 	switch in := strings.Join(namespaces, " and "); {
-	case len(agents) == 0, slices.Contains(namespaces, side.Namespace):
-	case side.Namespace != "":
-		return fmt.Errorf("cannot use %s %s: the agent of %s is in namespace %s, and would not see the pivot; leave the flag out, or name that one", flag, side.Namespace, side.Name, in)
+	case len(agents) == 0, slices.Contains(namespaces, said):
+		return said, nil
+	case said != "":
+		return "", fmt.Errorf("cannot use %s %s: the agent of %s is in namespace %s, and so are its records; leave the flag out, or name that one", flag, said, of, in)
 	case len(agents) > 1:
-		return fmt.Errorf("cannot tell which agent of %s is meant: there is one in namespace %s; say which with %s", side.Name, in, flag)
-	default:
-		side.Namespace = namespaces[0]
+		return "", fmt.Errorf("cannot tell which agent of %s is meant: there is one in namespace %s; say which with %s", of, in, flag)
 	}
-	side.Namespace = cmp.Or(side.Namespace, v1alpha1.AgentNamespace)
-	return nil
+	return namespaces[0], nil
 }
 
 // holderName names this process, and no other one ever.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -10,7 +11,10 @@ import (
 
 	agekey "filippo.io/age"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/statestore"
 	"github.com/cascade-gitops/cascade/state"
 	"github.com/cascade-gitops/cascade/state/archive"
@@ -87,12 +91,10 @@ func (r *restoring) run(ctx context.Context) error {
 		}
 		return archive.Open(sealed, identities...)
 	}
-	options := state.Options{Namespace: r.namespace(), DryRun: r.dryRun, Older: r.older, NotRemoved: r.notRemoved, Inside: state.Inside}
-	v, s, newer, err := r.choose(versions, options.Namespace, load)
+	v, s, newer, err := r.choose(versions, load)
 	if err != nil {
 		return err
 	}
-	options.Newer = newer
 	id, err := state.ID(s)
 	if err != nil {
 		return err
@@ -100,6 +102,10 @@ func (r *restoring) run(ctx context.Context) error {
 	r.say("version %s of tier %s, state %s, taken at %s by %s: %d Clusters, %d objects", v, s.Tier, id, s.Taken.Format(time.RFC3339), s.Program, len(state.Clusters(s)), len(s.Objects))
 	cl, err := r.client()
 	if err != nil {
+		return err
+	}
+	options := state.Options{DryRun: r.dryRun, Older: r.older, NotRemoved: r.notRemoved, Newer: newer, Inside: state.Inside}
+	if options.Namespace, err = r.into(ctx, cl, s); err != nil {
 		return err
 	}
 	options.Progress = func(step state.Step) {
@@ -112,8 +118,34 @@ func (r *restoring) run(ctx context.Context) error {
 	return err
 }
 
+// into is the namespace of what the tier has on record, by which is decided what of a state may be made: that of its
+// agent. Without one, as in a mom or before there is any, it is where the tier has records, or the state has them.
+func (r *restoring) into(ctx context.Context, cl client.Client, s *archive.Snapshot) (string, error) {
+	there, err := r.recordsIn(ctx, cl)
+	if err != nil {
+		return "", err
+	}
+	saved := state.RecordsIn(s)
+	if there == "" {
+		there = cmp.Or(saved, v1alpha1.AgentNamespace)
+		for _, name := range []string{v1alpha1.FirstSyncConfigMap, v1alpha1.EpochConfigMap} {
+			err := cl.Get(ctx, client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: name}, &corev1.ConfigMap{})
+			if client.IgnoreNotFound(err) != nil {
+				return "", fmt.Errorf("cannot read ConfigMap %s/%s: %w", v1alpha1.AgentNamespace, name, err)
+			}
+			if err == nil {
+				there = v1alpha1.AgentNamespace
+			}
+		}
+	}
+	if saved != "" && saved != there {
+		r.say("the records of the state are of an agent in namespace %s: one in namespace %s does not read them", saved, there)
+	}
+	return there, nil
+}
+
 // choose returns the version to restore, and the newest one that may follow it, nil if none does.
-func (r *restoring) choose(versions []store.Version, namespace string, load func(store.Version) (*archive.Snapshot, error)) (v store.Version, s, newer *archive.Snapshot, err error) {
+func (r *restoring) choose(versions []store.Version, load func(store.Version) (*archive.Snapshot, error)) (v store.Version, s, newer *archive.Snapshot, err error) {
 	if v, err = store.Find(versions, r.version); err != nil {
 		return v, nil, nil, err
 	}
@@ -123,7 +155,7 @@ func (r *restoring) choose(versions []store.Version, namespace string, load func
 	i := slices.Index(versions, v)
 	switch {
 	case r.version == "":
-		return v, s, nil, stands(v, s, versions[:i], namespace, load)
+		return v, s, nil, stands(v, s, versions[:i], load)
 	case r.notRemoved:
 		return v, s, nil, nil
 	}
@@ -131,7 +163,7 @@ func (r *restoring) choose(versions []store.Version, namespace string, load func
 		if newer, err = load(after); err != nil {
 			return v, nil, nil, fmt.Errorf("cannot compare version %s with version %s, which is newer: %w; if that is another tier's, or no Cluster was removed since, restore with --not-removed", v, after, err)
 		}
-		_, may, err := state.Follows(newer, s, namespace)
+		_, may, err := state.Follows(newer, s)
 		if err != nil || may {
 			return v, s, newer, err
 		}
@@ -143,7 +175,7 @@ func (r *restoring) choose(versions []store.Version, namespace string, load func
 // tier that was made anew before all was restored into it, or the tier may have gone on without what the
 // former had. Which of them is to be restored, a person says. The versions of a tier lie together, so that
 // each look goes twice as far back as the one before, until it is at those of another tier that had some.
-func stands(newest store.Version, s *archive.Snapshot, below []store.Version, namespace string, load func(store.Version) (*archive.Snapshot, error)) error {
+func stands(newest store.Version, s *archive.Snapshot, below []store.Version, load func(store.Version) (*archive.Snapshot, error)) error {
 	for back := 1; len(below) > 0; back *= 2 {
 		v := below[max(len(below)-back, 0)]
 		before, err := load(v)
@@ -151,7 +183,7 @@ func stands(newest store.Version, s *archive.Snapshot, below []store.Version, na
 			// Whose it is cannot be told, also if the tier saved others since: it may have been made anew, with another key.
 			return fmt.Errorf("cannot compare version %s with version %s, which is older: %w; if it is for another key, give that as well with --identity, or name the version to restore with --version", newest, v, err)
 		}
-		known, _, err := state.Follows(s, before, namespace)
+		known, _, err := state.Follows(s, before)
 		if err == nil && !known {
 			err = fmt.Errorf("cannot choose a version: the newest, %s, of tier %s, with %d Clusters, is not known to follow %s, of tier %s, with %d; name the one to restore with --version",
 				newest, s.Tier, len(state.Clusters(s)), v, before.Tier, len(state.Clusters(before)))

@@ -74,7 +74,7 @@ func TestChoose(t *testing.T) {
 				versions, snapshots[v] = append(versions, v), snapshot(is.tier, is.lineage, is.clusters)
 			}
 			loads := 0
-			v, s, newer, err := r.choose(versions, "cascade-system", func(v store.Version) (*archive.Snapshot, error) {
+			v, s, newer, err := r.choose(versions, func(v store.Version) (*archive.Snapshot, error) {
 				loads++
 				if s := snapshots[v]; s.Tier != unreadable.tier {
 					return s, nil

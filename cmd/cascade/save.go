@@ -6,15 +6,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	agekey "filippo.io/age"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/cmd/cascade/statestore"
 	"github.com/cascade-gitops/cascade/state"
 	"github.com/cascade-gitops/cascade/state/archive"
@@ -50,6 +54,8 @@ type saving struct {
 	verify           bool
 	verifyKubeconfig string
 	timeout          time.Duration
+	// records is the namespace of what the tier has on record.
+	records string
 }
 
 func (c *cli) newSave() *cobra.Command {
@@ -102,12 +108,15 @@ func (s *saving) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.records, err = s.recordsIn(ctx, cl); err != nil {
+		return err
+	}
 	at, err := s.place.open(ctx, s.now)
 	if err != nil {
 		return err
 	}
 	defer at.Close()
-	taken, err := state.Take(ctx, cl, state.TakeOptions{Program: version(), Namespace: s.namespace(), Now: s.now, Warn: func(text string) { s.say("%s", text) }})
+	taken, err := state.Take(ctx, cl, state.TakeOptions{Program: version(), Namespace: s.records, Now: s.now, Warn: func(text string) { s.say("%s", text) }})
 	if err != nil {
 		return err
 	}
@@ -122,6 +131,23 @@ func (s *saving) run(ctx context.Context) error {
 		}
 		return s.verified(ctx, cl, at, v, check)
 	})
+}
+
+// recordsIn is the namespace of what the tier has on record, which is that of its agent; empty if nobody says one and no
+// agent is a Deployment.
+func (c *cli) recordsIn(ctx context.Context, cl client.Client) (string, error) {
+	said := c.saidNamespace()
+	agents, err := installation.All(ctx, cl)
+	switch {
+	case apierrors.IsForbidden(err): // who may read just what is saved
+		c.say("%v; its records are taken to be in namespace %s", err, c.namespace())
+		return c.namespace(), nil
+	case err != nil:
+		return "", err
+	case said == "" && len(agents) > 1 && slices.ContainsFunc(agents, func(a installation.Found) bool { return a.Namespace == v1alpha1.AgentNamespace }):
+		return v1alpha1.AgentNamespace, nil // tenants have an agent of their own
+	}
+	return namespaceOf(agents, "this tier", said, "-n")
 }
 
 // ownKey is one that goes with the others: keys that resist quantum computers are not mixed
@@ -225,7 +251,7 @@ func (s *saving) verified(ctx context.Context, tier client.Client, at store.Stor
 		return err
 	}
 	s.say("restoring it into an empty control plane")
-	differences, err := state.Verify(ctx, tier, empty, loaded, state.Options{Namespace: s.namespace()})
+	differences, err := state.Verify(ctx, tier, empty, loaded, state.Options{Namespace: s.records})
 	if err != nil {
 		return err
 	}

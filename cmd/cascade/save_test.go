@@ -2,13 +2,26 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/store"
 )
 
@@ -61,6 +74,73 @@ func TestSaveKeeps(t *testing.T) {
 			left, err := at.Versions(t.Context())
 			if err != nil || len(seen) != 2 || len(left) != tc.want {
 				t.Errorf("%s: %d versions while it is looked at, %d in the end, want %d: %v", tc.reason, len(seen), len(left), tc.want, err)
+			}
+		})
+	}
+}
+
+// TestRecords: what a tier has on record is where its agent is, for a state that is saved and for one that is restored: a
+// state without it brings nothing of it back, and who looks for it elsewhere finds a tier in which anything may be made.
+func TestRecords(t *testing.T) {
+	const usual = v1alpha1.AgentNamespace
+	for name, tc := range map[string]struct {
+		reason string
+		// agents are the namespaces of those that are Deployments, and has that of the tier's records.
+		agents, has, said string
+		forbidden         bool
+		// saved is where the records of the state are that is restored.
+		saved string
+		// save and restore are where they are taken to be; refused is for both.
+		save, restore string
+		refused       string
+	}{
+		"Usual":       {reason: "most are", agents: usual, has: usual, saved: usual, save: usual, restore: usual},
+		"Elsewhere":   {reason: "it was installed with -n", agents: "platform", has: "platform", saved: "platform", save: "platform", restore: "platform"},
+		"Said":        {reason: "somebody says so", agents: "platform", said: "platform", saved: "platform", save: "platform", restore: "platform"},
+		"Wrong":       {reason: "it has no records there", agents: "platform", said: usual, refused: "is in namespace platform"},
+		"Mom":         {reason: "its agent is no Deployment", has: usual, saved: "platform", restore: usual},
+		"New":         {reason: "there is nothing yet: the state says where its agent was", saved: "platform", restore: "platform"},
+		"NewSaid":     {reason: "it will be elsewhere", said: "gitops", saved: "platform", save: "gitops", restore: "gitops"},
+		"Nothing":     {reason: "the state has no records either", restore: usual},
+		"Several":     {reason: "tenants have one of their own", agents: "tenant " + usual, has: usual, saved: usual, save: usual, restore: usual},
+		"SeveralSaid": {reason: "one of them is meant", agents: "tenant " + usual, said: "tenant", save: "tenant", restore: "tenant"},
+		"Others":      {reason: "nobody can tell which", agents: "tenant other", refused: "say which with -n"},
+		"Forbidden":   {reason: "who may not look for the agent saves as before", agents: "platform", forbidden: true, save: usual, restore: usual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			for _, namespace := range strings.Fields(tc.agents) {
+				objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+					Namespace: namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName},
+				}})
+			}
+			if tc.has != "" {
+				objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: tc.has, Name: v1alpha1.FirstSyncConfigMap}})
+			}
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, cl client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+					if tc.forbidden {
+						return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "", errors.New("no"))
+					}
+					return cl.List(ctx, list, o...)
+				},
+			}).Build()
+			c := &cli{streams: genericiooptions.IOStreams{Out: &bytes.Buffer{}, ErrOut: &bytes.Buffer{}}, now: time.Now, flags: genericclioptions.NewConfigFlags(true)}
+			c.flags.Namespace = &tc.said
+			s := &archive.Snapshot{}
+			if tc.saved != "" {
+				s = snapshot("tier", "holder", 0)
+				s.Objects[0].SetNamespace(tc.saved)
+			}
+			save, saveErr := c.recordsIn(t.Context(), cl)
+			restore, restoreErr := (&restoring{cli: c}).into(t.Context(), cl, s)
+			for _, err := range []error{saveErr, restoreErr} {
+				if (err != nil) != (tc.refused != "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+			}
+			if save != tc.save || restore != tc.restore {
+				t.Errorf("%s: it is saved from %q, and restored into %q", tc.reason, save, restore)
 			}
 		})
 	}
