@@ -52,7 +52,7 @@ func (c *cli) newApproveCreate() *cobra.Command {
 				return err
 			}
 			if pushed {
-				return c.approvePushed(cmd.Context(), cl, c.namespace(), names)
+				return c.approvePushed(cmd.Context(), cl, c.saidNamespace(), names)
 			}
 			return c.approveCreate(cmd.Context(), cl, c.namespace(), names, all)
 		},
@@ -148,22 +148,55 @@ func (c *cli) approved(names []types.NamespacedName) {
 	}
 }
 
-// approvePushed approves what nothing in this tier holds. Without an agent in it
-// there is no record yet.
-func (c *cli) approvePushed(ctx context.Context, cl client.Client, namespace string, names []types.NamespacedName) error {
+// approvePushed approves what nothing in this tier holds, in the namespace that is said, or in the records by
+// which it is held. Without an agent in it there is no record yet.
+func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, names []types.NamespacedName) error {
 	patch, err := firstsync.ApprovalPatch(names, approverOf(ctx, cl))
 	if err != nil {
 		return err
 	}
-	record := firstsync.NewRecord(namespace, "a person approved Clusters that are pushed here")
-	if err := cl.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("cannot create ConfigMap %s/%s: %w", namespace, record.Name, err)
+	namespaces := []string{said}
+	if said == "" {
+		if namespaces, err = pushedBy(ctx, cl); err != nil {
+			return err
+		}
 	}
-	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
-		return err
+	for _, namespace := range namespaces {
+		record := firstsync.NewRecord(namespace, "a person approved Clusters that are pushed here")
+		if err := cl.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("cannot create ConfigMap %s/%s: %w", namespace, record.Name, err)
+		}
+		if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
+			return err
+		}
+	}
+	if said == "" && !slices.Contains(namespaces, v1alpha1.AgentNamespace) {
+		c.say("it is in the record in namespace %s, where the agent is; what a Layer pushes needs it in the one of its parent, with -n %s",
+			strings.Join(namespaces, " and "), v1alpha1.AgentNamespace)
 	}
 	c.approved(names)
 	return nil
+}
+
+// pushedBy are the namespaces of the records by which what is pushed here is held: the usual one, where there is a
+// record or none at all; else all that have one, of which the strictest counts. A second one, in the usual
+// namespace, would hide what those say.
+func pushedBy(ctx context.Context, cl client.Client) ([]string, error) {
+	all := &corev1.ConfigMapList{}
+	err := cl.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("cannot look for a record of the first sync: %w", err)
+	}
+	var found []string
+	for i := range all.Items {
+		if all.Items[i].Name == v1alpha1.FirstSyncConfigMap {
+			found = append(found, all.Items[i].Namespace)
+		}
+	}
+	if len(found) == 0 || slices.Contains(found, v1alpha1.AgentNamespace) {
+		return []string{v1alpha1.AgentNamespace}, nil
+	}
+	return found, nil
 }
 
 func (c *cli) approveFirstSync(ctx context.Context, cl client.Client, namespace string) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/held"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 func heldCondition(message string) []metav1.Condition {
@@ -158,6 +160,51 @@ func TestApprovePushed(t *testing.T) {
 		if want := "✔ approved creation of Cluster fleet/z\n"; out.String() != want {
 			t.Errorf("%s: it says %s", reason, out)
 		}
+	}
+}
+
+// TestApprovePushedElsewhere: an approval is in the records that hold, as of an agent in another namespace: one more
+// in the usual namespace would be the only one that counts, and knows nothing of what another tier has.
+func TestApprovePushedElsewhere(t *testing.T) {
+	const usual = v1alpha1.AgentNamespace
+	for name, tc := range map[string]struct {
+		reason, records, said, want string
+	}{
+		"One":     {"where the agent is", "platform", "", "platform"},
+		"Several": {"the strictest of them counts", "gitops platform", "", "gitops platform"},
+		"Usual":   {"the others do not count then", usual + " platform", "", usual},
+		"None":    {"it is the first", "", "", usual},
+		"Said":    {"a person knows of a Layer", "platform", usual, usual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			for _, namespace := range strings.Fields(tc.records) {
+				record := firstsync.NewRecord(namespace, "")
+				record.Data["fleet_alpha_elsewhere"] = "pivot"
+				objects = append(objects, record)
+			}
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
+			streams, _, _, _ := genericiooptions.NewTestIOStreams()
+			names := []types.NamespacedName{{Namespace: "fleet", Name: "beta"}}
+			if err := (&cli{streams: streams}).approvePushed(t.Context(), cl, tc.said, names); err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			all := &corev1.ConfigMapList{}
+			if err := cl.List(t.Context(), all); err != nil {
+				t.Fatal(err)
+			}
+			var approved []string
+			for i := range all.Items {
+				if all.Items[i].Data["fleet_beta"] == "approved" {
+					approved = append(approved, all.Items[i].Namespace)
+				} else if !slices.Contains(strings.Fields(tc.records), all.Items[i].Namespace) {
+					t.Errorf("%s: there is another record in %s", tc.reason, all.Items[i].Namespace)
+				}
+			}
+			if slices.Sort(approved); strings.Join(approved, " ") != tc.want {
+				t.Errorf("%s: it is approved in %v, want %s", tc.reason, approved, tc.want)
+			}
+		})
 	}
 }
 
