@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 )
 
 func (c *cli) newApprove() *cobra.Command {
@@ -96,8 +97,12 @@ func heldPlans(ctx context.Context, cl client.Client, kind string, key client.Ob
 		if err := cl.Get(ctx, key, o); err != nil {
 			return nil, nil, fmt.Errorf("cannot read Kustomization %s: %w", key, err)
 		}
-		cond := meta.FindStatusCondition(o.Status.Conditions, fluxmeta.ReadyCondition)
-		if cond != nil && cond.Reason == v1alpha1.ReasonPruneBlocked {
+		// What is held stays so while something else is wrong, of which Ready tells then.
+		cond := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.PruneBlockedCondition)
+		if ready := meta.FindStatusCondition(o.Status.Conditions, fluxmeta.ReadyCondition); cond == nil && ready != nil && ready.Reason == v1alpha1.ReasonPruneBlocked {
+			cond = ready
+		}
+		if cond != nil {
 			held, _ := v1alpha1.HeldOf(o)
 			return o, []heldPlan{{cond.Message, held.Prune}}, nil
 		}
@@ -117,8 +122,12 @@ func heldPlans(ctx context.Context, cl client.Client, kind string, key client.Ob
 		if err := cl.Get(ctx, key, o); err != nil {
 			return nil, nil, fmt.Errorf("cannot read Child %s: %w", key, err)
 		}
-		var held []heldPlan
-		for _, l := range o.Status.Layers {
+		var plans []heldPlan
+		for i := range o.Status.Layers {
+			l := &o.Status.Layers[i]
+			if beside := held.Beside(l); beside != nil {
+				plans = append(plans, heldPlan{held.Deletes(l), beside})
+			}
 			if l.Reason != v1alpha1.ReasonPruneBlocked {
 				continue
 			}
@@ -126,9 +135,9 @@ func heldPlans(ctx context.Context, cl client.Client, kind string, key client.Ob
 			if l.Held != nil {
 				plan.plan = l.Held.Prune
 			}
-			held = append(held, plan)
+			plans = append(plans, plan)
 		}
-		return o, held, nil
+		return o, plans, nil
 	}
 	return nil, nil, fmt.Errorf("cannot approve for kind %q: use Kustomization, HelmRelease or Child", kind)
 }

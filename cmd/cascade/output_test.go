@@ -335,6 +335,13 @@ func TestApprove(t *testing.T) {
 	v1alpha1.SetHeld(protected, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}})
 	c := child("ns", "shop", nil, nil)
 	c.Status.Layers = []v1alpha1.ChildLayer{{Name: "a", Ready: true}, {Name: "b", Reason: v1alpha1.ReasonPruneBlocked, Message: plan, Held: &v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: "0123456789abcdef", Deletes: 1}}}}
+	// What is held stays held while something else fails.
+	beside := k.DeepCopy()
+	beside.Name = "beside"
+	beside.Status.Conditions = append(conditions("Ready", metav1.ConditionFalse, "ReconciliationFailed", "refused", 0),
+		conditions(v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, plan, 0)...)
+	failing := child("ns", "failing", nil, nil)
+	failing.Status.Layers = []v1alpha1.ChildLayer{{Name: "b", Reason: v1alpha1.ReasonHealthCheckFailed, Message: "not well", Held: &v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: "0123456789abcdef", Deletes: 1}}}}
 	for name, tc := range map[string]struct {
 		reason   string
 		kind     string
@@ -346,6 +353,10 @@ func TestApprove(t *testing.T) {
 		"Kustomization": {"the exact list", "Kustomization", "apps", "0123456789abcdef", true, false},
 		"LowerCase":     {"kinds are written in any case", "kustomization", "apps", "0123456789abcdef", true, false},
 		"Child":         {"a plan of one of its layers", "Child", "shop", "0123456789abcdef", true, false},
+		"Beside":        {"it fails for something else by now", "Kustomization", "beside", "0123456789abcdef", true, false},
+		"BesideShow":    {"and says what it holds", "Kustomization", "beside", "", false, true},
+		"ChildBeside":   {"so does a layer of a child", "Child", "failing", "0123456789abcdef", true, false},
+		"BesideStale":   {"another list was held", "Child", "failing", "fedcba9876543210", false, false},
 		"Older":         {"an agent that records no hash compares the one that it is given", "Kustomization", "older", "0123456789abcdef", true, false},
 		"Show":          {"without a hash a person first sees what it is", "Kustomization", "apps", "", false, true},
 		"Stale":         {"another list was held when the person decided", "Kustomization", "apps", "fedcba9876543210", false, false},
@@ -357,7 +368,7 @@ func TestApprove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl := fake.NewClientBuilder().WithScheme(newScheme()).
-				WithObjects(k.DeepCopy(), older.DeepCopy(), fine.DeepCopy(), protected.DeepCopy(), c.DeepCopy()).Build()
+				WithObjects(k.DeepCopy(), older.DeepCopy(), fine.DeepCopy(), protected.DeepCopy(), c.DeepCopy(), beside.DeepCopy(), failing.DeepCopy()).Build()
 			cli, out := newCLI(t)
 			key := client.ObjectKey{Namespace: "ns", Name: tc.name}
 			err := cli.approvePrune(t.Context(), cl, tc.kind, key, tc.hash)

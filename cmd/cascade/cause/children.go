@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 	"github.com/cascade-gitops/cascade/remote/report"
 )
 
@@ -150,6 +151,12 @@ func (b *builder) onChildren(c *v1alpha1.Child) []key {
 	o := of(childKind, c)
 	for i := range c.Status.Layers {
 		e := &c.Status.Layers[i]
+		if plan := held.Beside(e); plan != nil {
+			n := b.node(o, onChild+e.Name+" "+v1alpha1.PruneBlockedCondition, Held, v1alpha1.ReasonPruneBlocked, held.Deletes(e), metav1.Time{})
+			n.link.Layer, n.link.Command = e.Name, plain(pruneCommand(o, plan))
+			b.add(n)
+			found = append(found, n.key)
+		}
 		if e.Ready && !e.Suspended {
 			continue
 		}

@@ -176,6 +176,12 @@ func ofChild(child *v1alpha1.Child) []Item {
 		if l.Suspended {
 			continue
 		}
+		if plan := Beside(l); plan != nil {
+			item := at
+			item.Reason, item.Message = v1alpha1.ReasonPruneBlocked, Deletes(l)
+			item.Commands = []string{approvePrune("Child", child, plan.Hash)}
+			items = append(items, item)
+		}
 		item := at
 		item.Reason, item.Message, item.Since = l.Reason, "layer "+l.Name+": "+l.Message, l.Since
 		switch l.Reason {
@@ -200,6 +206,20 @@ func ofChild(child *v1alpha1.Child) []Item {
 		items = append(items, item)
 	}
 	return items
+}
+
+// Beside is the plan of deletes that a layer holds in a child while its reason and message are about something else;
+// nil if it holds none then. It waits until it is decided.
+func Beside(l *v1alpha1.ChildLayer) *v1alpha1.HeldPrune {
+	if l.Suspended || l.Reason == v1alpha1.ReasonPruneBlocked || l.Held == nil || l.Held.Prune == nil || l.Held.Prune.Hash == "" {
+		return nil
+	}
+	return l.Held.Prune
+}
+
+// Deletes says which plan a layer holds beside something else.
+func Deletes(l *v1alpha1.ChildLayer) string {
+	return fmt.Sprintf("layer %s: besides, the delete of %d objects waits for an approval; hash %s", l.Name, l.Held.Prune.Deletes, l.Held.Prune.Hash)
 }
 
 // Clusters reads what is held to be created, as namespace/name of each.

@@ -53,6 +53,7 @@ func TestOf(t *testing.T) {
 		"Release":      {"a release with protected objects", Facts{HelmReleases: []helmv2.HelmRelease{release}}, "PruneBlocked", nil},
 		"Removal":      {"a layer's removal from children", Facts{Layers: []v1alpha1.Layer{layer}}, "RemovalHeld", []string{"cascade approve removal a -n fleet --hash h"}},
 		"Child":        {"a plan in a child", child(v1alpha1.ChildLayer{Reason: v1alpha1.ReasonPruneBlocked, Held: &v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: "h"}}}), "PruneBlocked", []string{"cascade approve prune a -n fleet --kind Child --hash h"}},
+		"ChildBeside":  {"it fails for something else by now", child(v1alpha1.ChildLayer{Reason: v1alpha1.ReasonHealthCheckFailed, Held: &v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: "h"}}}), "PruneBlocked", []string{"cascade approve prune a -n fleet --kind Child --hash h"}},
 		"Failed":       {"what fails is not held", child(v1alpha1.ChildLayer{Reason: v1alpha1.ReasonBuildFailed}), "", nil},
 		"TakenOver":    {"another process has the child", Facts{Children: []v1alpha1.Child{superseded}}, "Superseded", []string{"cascade approve take-over a -n fleet"}},
 	} {
