@@ -185,6 +185,11 @@ func (b *bootstrap) look(ctx context.Context, cluster client.Client) error {
 	if err := b.found.Admit(b.namespace, version(), b.downgrade); err != nil {
 		return err
 	}
+	if b.found == nil {
+		if err := b.noProcess(ctx, cluster, b.namespace, "declare an agent", "two would undo each other's work"); err != nil {
+			return err
+		}
+	}
 	if b.deployed, err = migration.ReadDeployed(ctx, cluster); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/agent"
@@ -139,10 +140,8 @@ func (i *install) run(ctx context.Context) error {
 		return err
 	}
 	if found == nil {
-		if works, err := installation.Undeployed(ctx, cluster, namespace, i.now); err != nil {
+		if err := i.noProcess(ctx, cluster, namespace, "install the agent", "two would undo each other's work"); err != nil {
 			return err
-		} else if works {
-			return fmt.Errorf("cannot install the agent: one works in namespace %s that is no Deployment, as that of cascade mom, and two would undo each other's work", namespace)
 		}
 	}
 	if found != nil && found.Kustomization != "" {
@@ -160,6 +159,15 @@ func (i *install) run(ctx context.Context) error {
 		return i.show(ctx, cluster, namespace, slices.Concat(steps...))
 	}
 	return i.apply(ctx, cluster, namespace, steps)
+}
+
+// noProcess is an error if an agent works in a namespace that is no Deployment, which would not end.
+func (c *cli) noProcess(ctx context.Context, cl client.Client, namespace, what, why string) error {
+	works, err := installation.Undeployed(ctx, cl, namespace, c.now)
+	if err == nil && works {
+		err = fmt.Errorf("cannot %s: one works in namespace %s that is no Deployment, as that of cascade mom, and %s", what, namespace, why)
+	}
+	return err
 }
 
 // place decides about the host's network, where nothing was said.

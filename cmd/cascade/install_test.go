@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -22,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -229,6 +231,59 @@ func TestUninstallAgain(t *testing.T) {
 					t.Errorf("%s: the account in %s is gone: %t", tc.reason, o.GetNamespace(), gone)
 				}
 			}
+		})
+	}
+}
+
+// TestMom: where an agent works that is no Deployment, as that of a mom, nothing is taken from under it, and none is
+// put beside it.
+func TestMom(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		run    func(context.Context, *cli, client.Client) error
+	}{
+		"Uninstall": {"it would work on without its rights", func(ctx context.Context, c *cli, cl client.Client) error {
+			return (&uninstall{cli: c, yes: true}).run(ctx, cl)
+		}},
+		"CRDs": {"it would take the end of each object for a wish", func(ctx context.Context, c *cli, cl client.Client) error {
+			return (&uninstall{cli: c, yes: true, crds: true}).run(ctx, cl)
+		}},
+		"Bootstrap": {"it would apply the other one", func(ctx context.Context, c *cli, cl client.Client) error {
+			b, _ := newBootstrapOf(func(b *bootstrap) { b.cli, b.timeout = c, time.Minute })
+			_, err := b.prepare(ctx, cl)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				labels := map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux"}
+				account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.AgentName, Labels: labels}}
+				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.HeartbeatLease}}
+				now := noon
+				c, _ := newCLI(t)
+				c.now = func() time.Time { return now }
+				cluster := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(account, lease).WithInterceptorFuncs(interceptor.Funcs{
+					Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, more ...client.GetOption) error {
+						err := cl.Get(ctx, key, o, more...)
+						if l, ok := o.(*coordinationv1.Lease); ok && key.Name == v1alpha1.HeartbeatLease {
+							now = now.Add(time.Second) // it is renewed
+							l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("mom"), RenewTime: new(metav1.NewMicroTime(now)), LeaseDurationSeconds: new(int32(45))}
+						}
+						return err
+					},
+					Delete: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.DeleteOption) error {
+						t.Errorf("%s: %s is deleted", tc.reason, o.GetName())
+						return nil
+					},
+					Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+						t.Errorf("%s: %s is created", tc.reason, o.GetName())
+						return nil
+					},
+				}).Build()
+				if err := tc.run(t.Context(), c, cluster); err == nil || !strings.Contains(err.Error(), "no Deployment, as that of cascade mom") {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+			})
 		})
 	}
 }

@@ -68,7 +68,7 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return err
 	}
-	behind := found.Behind(version())
+	behind, deployed := found.Behind(version()), found != nil
 	if found == nil { // or a part of it is left, by a call that did not end
 		if found, err = installation.Remains(ctx, c, u.saidNamespace()); err != nil {
 			return err
@@ -80,6 +80,18 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 			return fmt.Errorf("cannot uninstall the agent: Layer %s of the parent tier pushes it, and would push it again; take spec.agent out of that Layer", found.Layer)
 		}
 		namespace = found.Namespace
+	}
+	if !deployed {
+		// The pods of one whose Deployment is deleted end.
+		pods, err := installation.Running(ctx, c, namespace)
+		if err != nil {
+			return err
+		}
+		if len(pods) == 0 {
+			if err := u.noProcess(ctx, c, namespace, "uninstall the agent", "it would go on without its rights and the admission policies; stop it first"); err != nil {
+				return err
+			}
+		}
 	}
 	parts, err := installation.PartsOf(ctx, c, namespace, u.crds)
 	if err != nil {
