@@ -118,10 +118,11 @@ func (d *Discovery) group(child *v1alpha1.Child, e Endpoint, address string) Gro
 		"__scheme__": scheme, "__metrics_path__": ProxyPath + child.Namespace + "/" + child.Name + "/" + e.Name,
 	}}
 	for name, value := range map[string]string{
-		// A label namespace would take the place of what the child says of its objects.
+		// A label namespace would take the place of what the child says of its objects. One of the version would make
+		// all its series others with each upgrade, in which alerts end and begin anew: cascade_child_info has it.
 		"child_namespace": child.Namespace, "child": child.Name, "endpoint": e.Name,
 		"environment": child.Labels[environmentLabel], "owner": child.Labels[v1alpha1.OwnerLabel],
-		"provider": child.Status.Provider, "region": child.Status.Region, "version": child.Status.Version,
+		"provider": child.Status.Provider, "region": child.Status.Region,
 		// All targets have one address: this tells them apart.
 		"instance": child.Namespace + "/" + child.Name,
 	} {

@@ -32,6 +32,8 @@ func child(name string, change ...func(*v1alpha1.Child)) v1alpha1.Child {
 	return c
 }
 
+// TestDiscovery: targets have labels that stay as long as the cluster does, as its version does not: what an alert is
+// about goes on through an upgrade.
 func TestDiscovery(t *testing.T) {
 	all, err := Parse([]string{"agent", "ksm=monitoring/kube-state-metrics:http/metrics"})
 	if err != nil {
@@ -44,7 +46,7 @@ func TestDiscovery(t *testing.T) {
 			c.Status.Report = &v1alpha1.Report{}
 			c.Status.Provider, c.Status.Region, c.Status.Version = "aws", "eu-west-1", "v1.36.3"
 		}),
-		child("a", func(c *v1alpha1.Child) { c.Status.Version = long + "\xff" }),
+		child("a", func(c *v1alpha1.Child) { c.Status.Region = long + "\xff" }),
 		child("own", func(c *v1alpha1.Child) { c.Spec.InCluster = true }),
 		child("unmet", func(c *v1alpha1.Child) { c.Status.Identity = nil }),
 		child("unseeded", func(c *v1alpha1.Child) {
@@ -71,16 +73,16 @@ func TestDiscovery(t *testing.T) {
 	}
 	agent := map[string]string{
 		"__scheme__": "https", "__metrics_path__": "/children/fleet/b/agent", "child_namespace": "fleet", "child": "b", "endpoint": "agent", "instance": "fleet/b",
-		"environment": "production", "owner": "payments", "provider": "aws", "region": "eu-west-1", "version": "v1.36.3",
+		"environment": "production", "owner": "payments", "provider": "aws", "region": "eu-west-1",
 	}
 	want := []Group{
 		{Targets: []string{"10.0.0.1:8080"}, Labels: map[string]string{
-			"__scheme__": "https", "__metrics_path__": "/children/fleet/a/ksm", "child_namespace": "fleet", "child": "a", "endpoint": "ksm", "instance": "fleet/a", "version": long[:longest],
+			"__scheme__": "https", "__metrics_path__": "/children/fleet/a/ksm", "child_namespace": "fleet", "child": "a", "endpoint": "ksm", "instance": "fleet/a", "region": long[:longest],
 		}},
 		{Targets: []string{"10.0.0.1:8080"}, Labels: agent},
 		{Targets: []string{"10.0.0.1:8080"}, Labels: map[string]string{
 			"__scheme__": "https", "__metrics_path__": "/children/fleet/b/ksm", "child_namespace": "fleet", "child": "b", "endpoint": "ksm", "instance": "fleet/b",
-			"environment": "production", "owner": "payments", "provider": "aws", "region": "eu-west-1", "version": "v1.36.3",
+			"environment": "production", "owner": "payments", "provider": "aws", "region": "eu-west-1",
 		}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
