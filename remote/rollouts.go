@@ -271,6 +271,7 @@ func (r *Rollouts) decide(ctx context.Context, o *v1alpha1.Rollout) (ctrl.Result
 // refuse says that nothing is decided, and why.
 func (r *Rollouts) refuse(ctx context.Context, o *v1alpha1.Rollout, why error) (ctrl.Result, error) {
 	after := o.DeepCopy()
+	after.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	sayRefused(after, reason.Of(why), why.Error())
 	again, err := r.writeStatus(ctx, o, after)
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -157,6 +158,31 @@ cascade_rollout_phase{name="web",namespace="fleet",phase="Halted"} 1
 			t.Errorf("%s: %v", tt.reason, err)
 		}
 		now = now.Add(time.Minute)
+	}
+}
+
+// TestRefusedAnswers: who asks for a Rollout that is refused is answered, as by what is wrong with it.
+func TestRefusedAnswers(t *testing.T) {
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web", Annotations: map[string]string{fluxmeta.ReconcileRequestAnnotation: "asked"}}}
+	o.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"no label": ""}}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &Rollouts{
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build(), Events: record.NewFakeRecorder(10),
+		Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, Snapshots: source.NewSnapshots(), exchange: &exchange{},
+	}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+		t.Fatal(err)
+	}
+	after := &v1alpha1.Rollout{}
+	if err := r.Client.Get(t.Context(), client.ObjectKeyFromObject(o), after); err != nil {
+		t.Fatal(err)
+	}
+	c := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ReadyCondition)
+	if after.Status.LastHandledReconcileAt != "asked" || c == nil || c.Reason != v1alpha1.ReasonInvalidSpec {
+		t.Errorf("it handled %q, and is %+v", after.Status.LastHandledReconcileAt, c)
 	}
 }
 

@@ -85,23 +85,29 @@ func TestReconcileCredential(t *testing.T) {
 		conditions   []metav1.Condition
 		want, fails  string
 	}{
-		"Valid":   {"it says until when", "credential", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), "✔ it lapses: 2026-", ""},
-		"Failing": {"its source fails while it is valid", "cred", append(conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), conditions("SourceFailing", metav1.ConditionTrue, "VaultUnreachable", "no route", 0)...), "", "VaultUnreachable: no route"},
-		"Lapsed":  {"it is not valid", "credential", conditions("Ready", metav1.ConditionFalse, "CredentialLapsed", "at noon", 0), "", "CredentialLapsed: at noon"},
-		"Saved":   {"the version is told", "statebackup", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), "✔ saved version 3-17", ""},
-		"Unsaved": {"why not is told", "statebackup", conditions("Ready", metav1.ConditionFalse, "DestinationFailed", "503", 0), "", "DestinationFailed: 503"},
+		"Valid":          {"it says until when", "credential", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), "✔ it lapses: 2026-", ""},
+		"Failing":        {"its source fails while it is valid", "cred", append(conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), conditions("SourceFailing", metav1.ConditionTrue, "VaultUnreachable", "no route", 0)...), "", "VaultUnreachable: no route"},
+		"Lapsed":         {"it is not valid", "credential", conditions("Ready", metav1.ConditionFalse, "CredentialLapsed", "at noon", 0), "", "CredentialLapsed: at noon"},
+		"Saved":          {"the version is told", "statebackup", conditions("Ready", metav1.ConditionTrue, "Succeeded", "", 0), "✔ saved version 3-17", ""},
+		"Unsaved":        {"why not is told", "statebackup", conditions("Ready", metav1.ConditionFalse, "DestinationFailed", "503", 0), "", "DestinationFailed: 503"},
+		"RolloutRefused": {"nothing is decided about it", "rollout", append(conditions("Ready", metav1.ConditionFalse, "InvalidSpec", "there is no Layer", 0), conditions("Stalled", metav1.ConditionTrue, "InvalidSpec", "", 0)...), "", "InvalidSpec: there is no Layer"},
+		"RolloutHalted":  {"it was looked at", "rollout", append(conditions("Ready", metav1.ConditionFalse, "RolloutHalted", "too many failed", 0), conditions("Stalled", metav1.ConditionTrue, "RolloutHalted", "", 0)...), "✔ newest revision c7", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			credential := &v1alpha1.Credential{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
 			credential.Status.ExpiresAt, credential.Status.Conditions = &ends, tc.conditions
 			backup := &v1alpha1.StateBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
 			backup.Status.LastVersion, backup.Status.Conditions = "3-17", tc.conditions
-			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(credential, backup).WithInterceptorFuncs(interceptor.Funcs{
+			rollout := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
+			rollout.Status.Candidate, rollout.Status.Conditions = &v1alpha1.RolloutRevision{Revision: "c7"}, tc.conditions
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(credential, backup, rollout).WithInterceptorFuncs(interceptor.Funcs{
 				// The agent handles what is asked for at once.
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 					err := c.Get(ctx, key, o, opts...)
 					switch o := o.(type) {
 					case *v1alpha1.Credential:
+						o.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
+					case *v1alpha1.Rollout:
 						o.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]
 					case *v1alpha1.StateBackup:
 						o.Status.LastHandledReconcileAt = o.Annotations[fluxmeta.ReconcileRequestAnnotation]

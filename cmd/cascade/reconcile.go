@@ -455,11 +455,24 @@ func (c *cli) outcome(r *request, err error) error {
 	case r.fails != "" && meta.IsStatusConditionTrue(conditions, r.fails):
 		failing := meta.FindStatusCondition(conditions, r.fails)
 		return fmt.Errorf("%s reconciliation failed: %s: %s", kind, failing.Reason, failing.Message)
-	case !r.lasting && ready.Status != metav1.ConditionTrue:
+	case !r.lasting && ready.Status != metav1.ConditionTrue, r.lasting && refused(conditions, ready):
 		return fmt.Errorf("%s reconciliation failed: %s: %s", kind, ready.Reason, ready.Message)
 	}
 	fmt.Fprintf(c.streams.Out, "✔ %s %s\n", r.done, revision)
 	return nil
+}
+
+// refused reports whether nothing is decided about a Rollout before a person corrects something. What its clusters
+// came to is no answer to who asks for a look.
+func refused(conditions []metav1.Condition, ready *metav1.Condition) bool {
+	if ready == nil || ready.Status != metav1.ConditionFalse || !meta.IsStatusConditionTrue(conditions, fluxmeta.StalledCondition) {
+		return false
+	}
+	switch ready.Reason {
+	case v1alpha1.ReasonRolloutHalted, v1alpha1.ReasonReverted, v1alpha1.ReasonAborted:
+		return false
+	}
+	return true
 }
 
 // answered reports whether an object that was asked with a token was reconciled after that.
