@@ -157,7 +157,7 @@ func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, 
 	}
 	namespaces := []string{said}
 	if said == "" {
-		if namespaces, err = pushedBy(ctx, cl); err != nil {
+		if namespaces, err = recordsThatHold(ctx, cl); err != nil {
 			return err
 		}
 	}
@@ -178,10 +178,10 @@ func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, 
 	return nil
 }
 
-// pushedBy are the namespaces of the records by which what is pushed here is held: the usual one, where there is a
+// recordsThatHold are the namespaces of the records by which what is pushed here is held: the usual one, where there is a
 // record or none at all; else all that have one, of which the strictest counts. A second one, in the usual
 // namespace, would hide what those say.
-func pushedBy(ctx context.Context, cl client.Client) ([]string, error) {
+func recordsThatHold(ctx context.Context, cl client.Client) ([]string, error) {
 	all := &corev1.ConfigMapList{}
 	err := cl.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
 	if err != nil && !apierrors.IsForbidden(err) {
