@@ -26,6 +26,8 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/remote/selection"
 )
 
@@ -86,7 +88,8 @@ func (c *cli) newChildAdd() *cobra.Command {
 			"see spec.kubeConfig.configMapRef in docs/clusters.md.\n\n" +
 			"With the same name again it repairs what is missing; labels that it gave the Child stay, until\n" +
 			"--label name- takes one off. --export prints the Secret and the Child instead of writing them, for a\n" +
-			"repository; encrypt the Secret before it gets there.",
+			"repository; encrypt the Secret before it gets there. A cluster to which another tier pushes layers is\n" +
+			"refused, until --take-over says that this tier is to go on there, under the same name.",
 		Example: "  cascade child add edge -n fleet --child-kubeconfig edge.yaml --label cascade.dev/tier=tenant",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -100,6 +103,7 @@ func (c *cli) newChildAdd() *cobra.Command {
 	cmd.Flags().StringVar(&flags.server, "server-for-parent", "", "URL at which this tier reaches the child's API server, if not that of the kubeconfig")
 	cmd.Flags().StringSliceVar(&a.labels, "label", nil, "labels of the Child, by which Layers select it: name=value, or name- to take one off")
 	cmd.Flags().BoolVar(&a.export, "export", false, "print the Secret and the Child instead of writing them")
+	cmd.Flags().BoolVar(&a.takeOver, "take-over", false, "add a cluster to which another tier pushed layers that is gone, or that has let go of it")
 	cmd.Flags().DurationVar(&a.timeout, "timeout", time.Minute, "how long it may take")
 	_ = cmd.MarkFlagRequired("child-kubeconfig") // it is there
 	c.flags.AddFlags(cmd.Flags())
@@ -112,6 +116,7 @@ type childAdd struct {
 	name, namespace string
 	labels          []string
 	export          bool
+	takeOver        bool
 	timeout         time.Duration
 }
 
@@ -190,10 +195,61 @@ func (a *childAdd) admit(ctx context.Context, hub, child client.Client) (*v1alph
 			return nil, fmt.Errorf("cannot add Child %s/%s: the cluster is Child %s/%s already", a.namespace, a.name, found.Namespace, found.Name)
 		}
 	}
+	if own == nil || own.Status.Identity == nil { // else the agent has met it
+		if err := a.admitRecords(ctx, hub, child); err != nil {
+			return nil, err
+		}
+	}
 	if a.export {
 		return own, nil
 	}
 	return own, a.admitSecret(ctx, hub, own)
+}
+
+// admitRecords refuses a cluster that has records of another tier, unless a person says that it may be taken over: the agent
+// would do so by itself, as of a tier that was lost. Under another name than that tier's it would not. What a tier in
+// the cluster itself pushes there stays its own.
+func (a *childAdd) admitRecords(ctx context.Context, hub, child client.Client) error {
+	records, err := record.List(ctx, child)
+	if err != nil {
+		return err
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	known, err := marksIn(ctx, hub, agentNamespace(ctx, hub))
+	if err != nil {
+		return err
+	}
+	below, err := marksIn(ctx, child, v1alpha1.AgentNamespace)
+	if err != nil {
+		return err
+	}
+	known = append(known, below...)
+	for _, found := range records {
+		by, holder := found.Cluster, found.Parent.Holder
+		if holder == "" || slices.ContainsFunc(known, func(m epoch.Mark) bool { return m.Holder == holder }) {
+			continue
+		}
+		switch {
+		case by.Name != "" && (by.Namespace != a.namespace || by.Name != a.name):
+			return fmt.Errorf("cannot add Child %s/%s: another tier, process %s, pushes layer %s to the cluster, as its child %s/%s. Correct --child-kubeconfig; if that tier is gone, or has let go of it, "+
+				"use that name, or delete the ConfigMaps with label %s in namespace %s of the cluster first", a.namespace, a.name, holder, found.Layer, by.Namespace, by.Name, v1alpha1.RecordLabel, v1alpha1.AgentNamespace)
+		case !a.takeOver:
+			return fmt.Errorf("cannot add Child %s/%s: another tier, process %s, pushes layer %s to the cluster. Correct --child-kubeconfig; if that tier is gone, or has let go of it, --take-over lets this one go on there",
+				a.namespace, a.name, holder, found.Layer)
+		}
+	}
+	return nil
+}
+
+// marksIn are the processes that led the tier in a cluster, none if none did.
+func marksIn(ctx context.Context, c client.Client, namespace string) ([]epoch.Mark, error) {
+	cm := &corev1.ConfigMap{}
+	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.EpochConfigMap}, cm); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("cannot read who led the tier, ConfigMap %s/%s: %w", namespace, v1alpha1.EpochConfigMap, err)
+	}
+	return epoch.MarksOf(cm)
 }
 
 // admitSecret refuses to write over a kubeconfig that somebody else made. It is ours where the Child that is

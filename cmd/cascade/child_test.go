@@ -6,10 +6,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/record"
 )
 
 // TestChildAddKeepsAnothersSecret: a kubeconfig that somebody else made is not written over.
@@ -46,6 +49,59 @@ func TestChildAddKeepsAnothersSecret(t *testing.T) {
 			a := &childAdd{namespace: "fleet", name: "edge", export: tc.export}
 			_, err := a.admit(t.Context(), hub, there)
 			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "Secret fleet/edge-kubeconfig is another's") {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+// TestChildAddAsksForTakeOver: a cluster to which another tier pushes is added only where a person says so, under the name that
+// it has there (read 722).
+func TestChildAddAsksForTakeOver(t *testing.T) {
+	lineage := func(holders ...string) *corev1.ConfigMap {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}}
+		var marks []epoch.Mark
+		for _, holder := range holders {
+			marks = append(marks, epoch.Mark{Epoch: 1, Holder: holder})
+		}
+		if err := epoch.Write(cm, marks); err != nil {
+			t.Fatal(err)
+		}
+		return cm
+	}
+	edge := record.Cluster{Namespace: "fleet", Name: "edge"}
+	met := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "edge"}}
+	met.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "edge"}
+	for name, tc := range map[string]struct {
+		reason   string
+		cluster  record.Cluster
+		holder   string
+		takeOver bool
+		child    *v1alpha1.Child
+		want     string
+	}{
+		"Another":   {"another tier has it under this name as well", edge, "there", false, nil, "--take-over"},
+		"Unnamed":   {"an earlier version of another tier has it", record.Cluster{}, "there", false, nil, "--take-over"},
+		"TakenOver": {"a person says that the other one is gone", edge, "there", true, nil, ""},
+		"OtherName": {"the agent will not take it over under this name", record.Cluster{Namespace: "fleet", Name: "other"}, "there", true, nil, "fleet/other"},
+		"Own":       {"this tier had it before", record.Cluster{Namespace: "fleet", Name: "other"}, "here", false, nil, ""},
+		"Below":     {"the cluster is a tier that has layers of its own", record.Cluster{}, "below", false, nil, ""},
+		"Met":       {"it is this tier's child, and is repaired", edge, "there", false, met, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(lineage("here", "before"))
+			if tc.child != nil {
+				hub = hub.WithObjects(tc.child)
+			}
+			there := fake.NewClientBuilder().WithScheme(newScheme()).
+				WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "edge"}}, lineage("below")).Build()
+			rec := &record.Record{Layer: types.NamespacedName{Namespace: "fleet", Name: "app"}, Cluster: tc.cluster, Parent: epoch.Mark{Epoch: 7, Holder: tc.holder}}
+			if err := rec.Put(t.Context(), there); err != nil {
+				t.Fatal(err)
+			}
+			a := &childAdd{namespace: "fleet", name: "edge", takeOver: tc.takeOver}
+			_, err := a.admit(t.Context(), hub.Build(), there)
+			if (err != nil) != (tc.want != "") || err != nil && (!strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "process there")) {
 				t.Errorf("%s: %v", tc.reason, err)
 			}
 		})
