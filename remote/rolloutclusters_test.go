@@ -31,12 +31,22 @@ type applied struct {
 	unapplied string
 	// idle is why nothing is applied, and reached the revision that they are composed at, for a while.
 	idle, reached string
+	// since is when it reached them, after nothing did.
+	since time.Time
 }
 
 func (a applied) Idle() string { return a.idle }
 func (a applied) Reached(_ types.NamespacedName, revision string) (bool, time.Time) {
-	return a.reached == revision, time.Time{}
+	return a.reached == revision, a.since
 }
+
+// compositionsOf are those of Kustomizations, by name.
+type compositionsOf map[string]Composition
+
+func (c compositionsOf) Of(kustomization types.NamespacedName) Composition {
+	return c[kustomization.Name]
+}
+func (c compositionsOf) OnComposed(func(types.NamespacedName)) {}
 
 func (a applied) Unapplied(types.NamespacedName) string { return a.unapplied }
 

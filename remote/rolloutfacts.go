@@ -191,13 +191,28 @@ func (r *Rollouts) changing(ctx context.Context) (int, error) {
 		}
 		for j := range all {
 			pin := rollout.OnRecord(child, rollout.MoverOf(&all[j]))
-			if all[j].Namespace == child.Namespace && pin != nil && pin.Result == v1alpha1.ResultUpdating && !rollout.Overdue(&all[j], pin, r.Now()) {
+			if all[j].Namespace == child.Namespace && pin != nil && pin.Result == v1alpha1.ResultUpdating && !rollout.Overdue(&all[j], r.changesSince(&all[j], child, pin), r.Now()) {
 				n++
 				break
 			}
 		}
 	}
 	return n, nil
+}
+
+// changesSince is since when a cluster may be changing for its pin, which has to reach it first: it has its deadline from
+// then on, and its place among those that change.
+func (r *Rollouts) changesSince(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) time.Time {
+	since, ref := pin.Since.Time, o.Spec.Moves.KustomizationRef
+	if ref == nil || r.Compositions == nil || child.Spec.ClusterRef == nil {
+		return since
+	}
+	if composed := r.Compositions.Of(types.NamespacedName{Namespace: o.Namespace, Name: ref.Name}); composed != nil {
+		if _, reached := composed.Reached(clusterOf(child), pin.Revision); reached.After(since) {
+			return reached
+		}
+	}
+	return since
 }
 
 // rivals are other Rollouts that move the same for a child.

@@ -147,7 +147,11 @@ func TestChanging(t *testing.T) {
 	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base", UID: "1"}}
 	o.Status.UID = o.UID
 	o.Spec.Deadline.Duration = 30 * time.Minute
-	objects := []client.Object{o}
+	clusters := rolloutNamed("clusters", v1alpha1.RolloutMoves{KustomizationRef: &v1alpha1.LocalReference{Name: "clusters"}})
+	clusters.UID, clusters.Status.UID, clusters.Spec.Deadline = "2", "2", o.Spec.Deadline
+	held := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "held"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "held"}}}
+	held.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "clusters", UID: "2", Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(now.Add(-time.Hour))}}
+	objects := []client.Object{o, clusters, held}
 	for name, since := range map[string]time.Duration{"new": time.Minute, "forgotten": time.Hour} {
 		child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}}
 		child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "base", UID: "1", Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(now.Add(-since))}}
@@ -163,6 +167,11 @@ func TestChanging(t *testing.T) {
 	}
 	if n, err := r.changing(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d clusters are changing (%v), want 1", n, err)
+	}
+	// What the Kustomization was given an hour ago it applied a minute ago, as it could not be built before.
+	r.Compositions = compositionsOf{"clusters": applied{since: now.Add(-time.Minute)}}
+	if n, err := r.changing(t.Context()); err != nil || n != 2 {
+		t.Errorf("%d clusters are changing (%v), want 2", n, err)
 	}
 	r.wrote(writtenKey{true, types.NamespacedName{Namespace: "fleet", Name: "new"}}, &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "new", ResourceVersion: "99999"}})
 	if _, err := r.changing(t.Context()); !errors.Is(err, errLags) {

@@ -154,11 +154,11 @@ func (d *decision) unheard(run *v1alpha1.RolloutRun) time.Duration {
 	return d.until(run.ResumedAt.Time, grace)
 }
 
-// Overdue reports whether a cluster was to be ready by now at what a Rollout lets it have.
-func Overdue(o *v1alpha1.Rollout, pin *v1alpha1.ChildRollout, now time.Time) bool {
+// Overdue reports whether a cluster was to be ready by now at what a Rollout lets it have, and what reached it at a time.
+func Overdue(o *v1alpha1.Rollout, since, now time.Time) bool {
 	run, deadline := o.Status.Run, o.Spec.Deadline.Duration
 	if run != nil && Active(run) {
 		deadline = run.Terms.Deadline.Duration
 	}
-	return now.Sub(counted(run, pin.Since.Time)) >= deadline
+	return now.Sub(counted(run, since)) >= deadline
 }

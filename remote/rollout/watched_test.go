@@ -124,7 +124,7 @@ func TestUnwatched(t *testing.T) {
 			c.Pin.Result, c.Pin.Since, c.Ready = v1alpha1.ResultUpdating, metav1.NewTime(s.now.Add(720*time.Hour)), false
 			s.decide()
 			s.after(10 * time.Minute)
-			if o := (&v1alpha1.Rollout{Spec: s.spec, Status: s.status}); !rollout.Overdue(o, c.Pin, s.now) {
+			if o := (&v1alpha1.Rollout{Spec: s.spec, Status: s.status}); !rollout.Overdue(o, c.Pin.Since.Time, s.now) {
 				s.t.Fatalf("it has its place since %s, and it is %s", c.Pin.Since, s.now)
 			}
 		}},
