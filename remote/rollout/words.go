@@ -208,10 +208,41 @@ func Open(w *v1alpha1.RolloutWindow, at time.Time) (open bool, changes time.Time
 func scheduleOf(text string) (cron.Schedule, error) {
 	if !strings.Contains(text, "TZ=") && !strings.HasPrefix(text, "@") {
 		if schedule, err := cron.ParseStandard(text); err == nil {
-			return schedule, nil
+			return whole{schedule}, nil
 		}
 	}
 	return nil, fmt.Errorf("cannot use the schedule %q of a window: it is to have the five fields of cron, as 0 8 * * 1-5", text)
+}
+
+// whole is a schedule that leaves nothing out when clocks go forward. What falls into the hour that is not there counts
+// from when it would have come: a window that opens in it once a week would not open that week otherwise.
+type whole struct{ cron.Schedule }
+
+// Next is the first time after another one; zero if there is none.
+func (s whole) Next(t time.Time) time.Time {
+	next := s.Schedule.Next(t)
+	for at := t; !next.IsZero(); {
+		begins, ends := at.ZoneBounds()
+		if !begins.IsZero() {
+			from := begins.Add(-time.Second)
+			name, before := from.Zone()
+			_, since := begins.Zone()
+			over := begins.Add(time.Duration(since-before) * time.Second)
+			if t.After(from) {
+				from = t
+			}
+			if from.Before(over) {
+				if is := s.Schedule.Next(from.In(time.FixedZone(name, before))); is.Before(over) && is.Before(next) {
+					return is.In(t.Location())
+				}
+			}
+		}
+		if ends.IsZero() || !ends.Before(next) {
+			break
+		}
+		at = ends
+	}
+	return next
 }
 
 // Check returns what is wrong with a spec that the API server cannot see.

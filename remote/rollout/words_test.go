@@ -97,3 +97,31 @@ func TestOpen(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenInSpring: the hour that clocks leave out leaves no window out.
+func TestOpenInSpring(t *testing.T) {
+	spring := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC) // when it becomes 3:00 in Paris, of a Sunday
+	for _, tt := range []struct {
+		reason, cron string
+		after        time.Duration // the change of the clocks
+		open         bool
+		changes      time.Duration // after it, too
+	}{
+		{"the day before", "30 2 * * 0", -12 * time.Hour, false, 30 * time.Minute},
+		{"the week before", "30 2 * * 0", -7 * 24 * time.Hour, false, -7*24*time.Hour + 30*time.Minute},
+		{"just before", "30 2 * * 0", 29 * time.Minute, false, 30 * time.Minute},
+		{"when it would be 2:30", "30 2 * * 0", 30 * time.Minute, true, 150 * time.Minute},
+		{"an hour later", "30 2 * * 0", 90 * time.Minute, true, 150 * time.Minute},
+		{"it closed", "30 2 * * 0", 150 * time.Minute, false, 7*24*time.Hour - 30*time.Minute},
+		{"it opens at 2:00 and at 3:00, which are one", "0 2,3 * * *", time.Hour, true, 2 * time.Hour},
+		{"it opens at 3:30, as on any day", "30 3 * * *", 0, false, 30 * time.Minute},
+		{"it opens at 1:30, as on any day", "30 1 * * *", time.Hour, true, 90 * time.Minute},
+		{"in another month", "30 2 1 5 *", 0, false, 33*24*time.Hour - 30*time.Minute},
+	} {
+		at := spring.Add(tt.after)
+		open, changes, err := rollout.Open(&v1alpha1.RolloutWindow{Cron: tt.cron, Duration: metav1.Duration{Duration: 2 * time.Hour}, TimeZone: "Europe/Paris"}, at)
+		if err != nil || open != tt.open || changes.Sub(spring) != tt.changes {
+			t.Errorf("%s: open %v, changes after %s, %v", tt.reason, open, changes.Sub(spring), err)
+		}
+	}
+}
