@@ -46,7 +46,7 @@ func newDecided(t *testing.T, change func(*v1alpha1.Rollout, *v1alpha1.Layer), c
 	layer.Spec.SourceRef = &v1alpha1.SourceReference{Kind: s.from.Kind, Name: s.from.Name}
 	layer.Spec.ClusterSelector.MatchLabels = map[string]string{"tier": "tenant"}
 	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base", UID: "1"}}
-	o.Spec.Moves.LayerRef = &v1alpha1.LocalReference{Name: "base"}
+	o.Spec.Moves.LayerRef = &v1alpha1.LayerReference{Name: "base"}
 	o.Spec.Paths = []string{"base"}
 	o.Spec.Waves = []v1alpha1.RolloutWave{{Name: "all"}}
 	o.Spec.Deadline.Duration = 30 * time.Minute
@@ -258,14 +258,14 @@ func TestAskedAnew(t *testing.T) {
 	})
 }
 
-// rights is an API server that answers whether an account may do something.
-type rights struct {
+// authorizer is an API server that answers whether an account may do something.
+type authorizer struct {
 	client.Reader
 	allowed bool
 	fails   error
 }
 
-func (a *rights) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+func (a *authorizer) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	o.(*authzv1.SelfSubjectAccessReview).Status.Allowed = a.allowed
 	return a.fails
 }
@@ -273,7 +273,7 @@ func (a *rights) Create(_ context.Context, o client.Object, _ ...client.CreateOp
 // TestRefusedIsLookedAtAgain: nothing tells when a layer's account may use its source, or the API server answers that, so
 // that a Rollout which is refused for it is looked at again by itself.
 func TestRefusedIsLookedAtAgain(t *testing.T) {
-	asking := &rights{}
+	asking := &authorizer{}
 	s := newDecided(t, func(_ *v1alpha1.Rollout, layer *v1alpha1.Layer) {
 		layer.Spec.ServiceAccountName, layer.Spec.SourceRef.Namespace = "pusher", "shared"
 	}, "a")

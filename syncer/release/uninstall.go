@@ -116,7 +116,7 @@ func (n *run) has(ctx context.Context) (bool, error) {
 		begun, err := n.begun(ctx)
 		return begun != nil, err
 	}
-	rel, err := n.store.read(n.obj.Status.StorageNamespace, latest.Name, latest.Version)
+	rel, err := n.store.read(ctx, n.obj.Status.StorageNamespace, latest.Name, latest.Version)
 	if errors.Is(err, driver.ErrReleaseNotFound) {
 		return false, nil
 	}
