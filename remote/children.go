@@ -55,8 +55,10 @@ const (
 	// adoptFirst is how long after a start layers that are in place are not compared with
 	// their child, unless their interval is shorter.
 	adoptFirst = 30 * time.Second
-	// mostUnmet children that were taken over and were asked nothing yet delay nothing.
-	mostUnmet = 64
+	// mostUnmet children that were taken over and were asked nothing yet delay nothing, nor do more of them
+	// for longer than crowdedFor: some may not answer.
+	mostUnmet  = 64
+	crowdedFor = time.Minute
 	// callTimeout bounds a call to the API server of this tier.
 	callTimeout = 10 * time.Second
 	// retryMost bounds the pause after a reconcile that failed.
@@ -73,9 +75,12 @@ const statusManager = "cascade"
 // layerCRD is the name of the definition of Layers.
 const layerCRD = "layers.cascade.dev"
 
-// periodic is the priority of a reconcile that no event called for. New children
-// and children with an event come first.
-const periodic = handler.LowPriority
+// Priorities of reconciles that no event called for. New children and children with an event come first, and
+// those that were taken over before others that are due.
+const (
+	periodic  = handler.LowPriority
+	takenOver = periodic + 1
+)
 
 // Children reconciles Child objects, one cluster in each reconcile. At rest a
 // reconcile sends nothing to the API server of this tier. A probe, which runs off

@@ -8,6 +8,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cascade-gitops/cascade/remote/link"
 )
 
 // TestProfilesOfShard: who gains a shard has the profiles of its children compared, and no others.
@@ -16,7 +18,7 @@ func TestProfilesOfShard(t *testing.T) {
 	d.children.FirstSeeds = NewFirstSeeds(d.client, "cascade-system")
 	key := client.ObjectKeyFromObject(&d.child)
 	var looked []types.NamespacedName
-	d.children.Connections.OnProbe(func(key types.NamespacedName, _ bool) { looked = append(looked, key) })
+	d.children.Connections.OnProbe(func(key types.NamespacedName, _ link.Turn) { looked = append(looked, key) })
 	for name, tc := range map[string]struct {
 		reason string
 		// watched: the tier has ClusterProfiles. ours: the child is in the shard.

@@ -63,7 +63,7 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 	}
 	if a.Brief {
 		r.notes.met = true
-		return nil, nil, false, ctrl.Result{RequeueAfter: waitPause + time.Duration(r.Rand()*float64(adoptFirst-waitPause)), Priority: new(periodic)}, nil
+		return nil, nil, false, ctrl.Result{RequeueAfter: r.afterOthers(), Priority: new(periodic)}, nil
 	}
 	if id == nil {
 		q.Recorded = a.Identity

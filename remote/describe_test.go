@@ -196,7 +196,7 @@ func TestTakeOverAsksTheTierLittle(t *testing.T) {
 		"Few": {"nobody waits", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
 			r.Connections.Met(types.NamespacedName{Namespace: "fleet", Name: "other-0"})
 		}, false},
-		"Late":     {"it has waited for long", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.notes.began = start.Add(-adoptFirst) }, false},
+		"Own":      {"this process has driven it for long", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.notes.began = start.Add(-crowdedFor) }, false},
 		"Failing":  {"a layer is not in place", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.child.Status.Layers[0].Ready = false }, false},
 		"NotReady": {"the child is not ready", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.child.Status.Conditions = nil }, false},
 		"Moved": {"the source moved on", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
@@ -205,7 +205,7 @@ func TestTakeOverAsksTheTierLittle(t *testing.T) {
 		"Leaving": {"a layer goes", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
 			r.child.Status.Layers = append(r.child.Status.Layers, v1alpha1.ChildLayer{Name: "old", Ready: true})
 		}, false},
-		"Met": {"it answered", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.notes.met = true }, false},
+		"Met": {"it answered, and others wait still", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) { r.notes.met = true }, true},
 		"Governed": {"a Rollout says which revision it has, and it has that", func(r *run, _ *unstructured.Unstructured, _ *v1alpha1.Layer) {
 			r.governing, r.child.Status.Layers[0].Revision = rollout.Governing{{}}, "main@sha1:0"
 			r.child.Status.Rollouts = []v1alpha1.ChildRollout{{Name: "waves", Brought: true}}

@@ -141,7 +141,7 @@ func newMet(t *testing.T) *met {
 	m.key = client.ObjectKeyFromObject(&child)
 	random := func() float64 { return 0 }
 	pool := link.NewPool(t.Context(), scheme, time.Now, random)
-	pool.OnProbe(func(types.NamespacedName, bool) { m.woken <- struct{}{} })
+	pool.OnProbe(func(types.NamespacedName, link.Turn) { m.woken <- struct{}{} })
 	m.children = &Children{
 		Client: m.client, Events: record.NewFakeRecorder(100), Snapshots: source.NewSnapshots(), Connections: pool,
 		Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute, Now: time.Now, Rand: random, own: "near",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/epoch"
+	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/remote/reason"
 	"github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/remote/tenure"
@@ -113,7 +114,7 @@ func (p *push) stillOurs(ctx context.Context, rec *record.Record) error {
 // profiles may be as another replica left them in the midst of a commit.
 func (r *Children) gained(ctx context.Context, inventory *profiles, has func(types.NamespacedName) bool) error {
 	return r.begin(ctx, func(key types.NamespacedName) {
-		r.Connections.Wake(key, false)
+		r.Connections.Wake(key, link.TakenOver)
 		inventory.wake(key)
 	}, has)
 }

@@ -198,7 +198,7 @@ func newAway(t *testing.T) *away {
 	r.Clusters, r.Cluster, r.Cache, r.Bridge = clusters.Fixed(other), &apply.Cluster{Client: a.client}, a.client, &capibridge.Providers{}
 	r.Elsewhere = func(context.Context, types.NamespacedName) (bool, error) { return true, nil }
 	r.Now, r.Connections = a.Now, link.NewPool(t.Context(), clientgoscheme.Scheme, a.Now, r.Rand)
-	r.Connections.OnProbe(func(types.NamespacedName, bool) { a.woken <- struct{}{} })
+	r.Connections.OnProbe(func(types.NamespacedName, link.Turn) { a.woken <- struct{}{} })
 	return a
 }
 

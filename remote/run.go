@@ -162,7 +162,10 @@ func (r *run) reconcile(ctx context.Context) (ctrl.Result, error) {
 	if err := r.rememberSeeded(ctx, cluster.Paused, selected); err != nil {
 		return ctrl.Result{}, err
 	}
-	r.later = r.mayWait(cluster, selected)
+	if r.later = r.mayWait(cluster, selected); r.later && r.notes.met {
+		r.asking = true
+		return ctrl.Result{RequeueAfter: r.afterOthers(), Priority: new(periodic)}, nil
+	}
 	facts, err := r.describe(ctx, cluster)
 	if err != nil {
 		// What was known is not known to hold any more.

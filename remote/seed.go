@@ -170,6 +170,10 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 	}
 	if !facts.Changed && !facts.Asked && !facts.Spent && s.notes.looked && entry.Ready {
 		// It is due, and nothing else.
+		if s.crowded() {
+			s.notes.due = now.Add(s.afterOthers())
+			return s.stands(entry)
+		}
 		switch unbroken, err := s.sealed(ctx); {
 		case s.mayWait(err):
 			return s.stands(entry)
@@ -247,9 +251,12 @@ func (s *seeding) bring(ctx context.Context, entry *v1alpha1.ChildLayer) error {
 
 // crowded reports whether this process took over many children a moment ago and has not asked
 // all of them anything yet. Who serves is known of each of them before one that stands as it was is
-// looked at closely.
-func (r *run) crowded() bool {
-	return r.Connections.Unmet() > mostUnmet && r.Now().Sub(r.notes.began) < adoptFirst
+// looked at closely, whosever that was.
+func (r *run) crowded() bool { return r.Connections.Crowded(mostUnmet, crowdedFor) }
+
+// afterOthers is how long what may wait for the children that were taken over does so, before it is looked at again.
+func (r *run) afterOthers() time.Duration {
+	return waitPause + time.Duration(r.Rand()*float64(adoptFirst-waitPause))
 }
 
 // othersFirst reports whether a layer that is in place, at the revision that the source has, waits for that.
@@ -257,12 +264,12 @@ func (s *seeding) othersFirst(entry *v1alpha1.ChildLayer) bool {
 	return entry.Revision == s.revision() && entry.LastHandledReconcileAt == s.requested() && s.crowded()
 }
 
-// mayWait reports whether it is enough for now to ask the child whether it answers: many others wait for
-// that, and it stood as it is to be. To look at it takes ten times as much of a processor, and several calls
-// of this tier's API server. Where its kubeconfig is must be known without them.
+// mayWait reports whether it is enough for now to ask a child that was taken over whether it answers, once: many
+// others wait for that, and it stood as it is to be. To look at it takes ten times as much of a processor, and
+// several calls of this tier's API server. Where its kubeconfig is must be known without them.
 func (r *run) mayWait(cluster capibridge.Cluster, selected []*v1alpha1.Layer) bool {
 	status := &r.child.Status
-	if r.notes.met || !r.crowded() || r.elsewhere || r.Bridge.MayNameKubeconfig(cluster) || status.Identity == nil ||
+	if !r.crowded() || r.Now().Sub(r.notes.began) >= crowdedFor || r.elsewhere || r.Bridge.MayNameKubeconfig(cluster) || status.Identity == nil ||
 		status.ObservedGeneration != r.child.Generation || status.LastHandledReconcileAt != r.child.Annotations[fluxmeta.ReconcileRequestAnnotation] ||
 		len(selected) != len(status.Layers) || !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ReadyCondition) ||
 		slices.ContainsFunc(status.Rollouts, func(pin v1alpha1.ChildRollout) bool { return !pin.Brought }) {

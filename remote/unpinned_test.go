@@ -263,19 +263,21 @@ func TestOthersFirst(t *testing.T) {
 	}{
 		"Many":      {"nothing is known of most of the others", mostUnmet + 1, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "", true},
 		"Few":       {"the rest are on their way", mostUnmet, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "", false},
-		"Later":     {"others take long", mostUnmet + 1, adoptFirst, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "", false},
+		"Later":     {"others take long", mostUnmet + 1, crowdedFor, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "", false},
 		"Commit":    {"there is another commit", mostUnmet + 1, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r0"}, "", false},
 		"Requested": {"a person asked for it", mostUnmet + 1, 0, v1alpha1.ChildLayer{Ready: true, Revision: "r1"}, "now", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := bringing(t, newPaced(45*time.Second))
+			paced := newPaced(45 * time.Second)
+			s := bringing(t, paced)
 			s.Connections = link.NewPool(t.Context(), runtime.NewScheme(), s.Now, s.Rand)
 			s.snapshot = &source.Snapshot{Revision: "r1"}
 			s.layer.Annotations = map[string]string{fluxmeta.ReconcileRequestAnnotation: tc.request}
-			s.run.notes.began = s.Now().Add(-tc.passed)
+			s.run.notes.began = s.Now().Add(-time.Hour) // whosever it was
 			for i := range tc.unmet {
 				s.Connections.Expect(types.NamespacedName{Name: strconv.Itoa(i)})
 			}
+			paced.now = paced.now.Add(tc.passed)
 			if got := s.othersFirst(&tc.entry); got != tc.want {
 				t.Errorf("%s: othersFirst() = %t, want %t", tc.reason, got, tc.want)
 			}
@@ -286,6 +288,27 @@ func TestOthersFirst(t *testing.T) {
 				t.Error("all others were met")
 			}
 		})
+	}
+}
+
+// TestDueAfterOthers: a layer that is only due is compared once the children that were taken over were asked.
+func TestDueAfterOthers(t *testing.T) {
+	paced := newPaced(45 * time.Second)
+	s := bringing(t, paced)
+	s.Connections, s.silent = link.NewPool(t.Context(), runtime.NewScheme(), s.Now, s.Rand), ""
+	s.snapshot = &source.Snapshot{Revision: "r1"}
+	s.notes.inputs = s.inputs()
+	entry := entryOf(s.child, "base")
+	entry.Revision, entry.Digest, entry.LastAttemptedDigest = "r1", "sha256:1", "sha256:1"
+	for i := range mostUnmet + 1 {
+		s.Connections.Expect(types.NamespacedName{Name: strconv.Itoa(i)})
+	}
+	s.notes.due = s.Now()
+	if err := s.bring(t.Context(), entry); err != nil || !s.complete {
+		t.Fatalf("bring() = %v, complete: %t", err, s.complete)
+	}
+	if wait := s.notes.due.Sub(s.Now()); wait < waitPause || wait > adoptFirst {
+		t.Errorf("it is due again after %s", wait)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/link"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/park"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -66,7 +67,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 			return err
 		}
 	}
-	layers.Wake = func(child types.NamespacedName) { children.Connections.Wake(child, true) }
+	layers.Wake = func(child types.NamespacedName) { children.Connections.Wake(child, link.Urgent) }
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Child{}, identityIndex, func(o client.Object) []string {
 		if id := o.(*v1alpha1.Child).Status.Identity; id != nil {
 			return []string{id.KubeSystemUID}
@@ -129,16 +130,20 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 }
 
 // onProbe makes the end of a probe call for a reconcile. Children that are only due
-// queue behind those with an event.
+// queue behind those that were taken over, and these behind those with an event.
 func (r *Children) onProbe(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Connections.OnProbe(func(key types.NamespacedName, urgent bool) {
+	r.Connections.OnProbe(func(key types.NamespacedName, turn link.Turn) {
 		request := reconcile.Request{NamespacedName: key}
 		byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request])
-		if !ok || urgent {
+		if !ok || turn == link.Urgent {
 			queue.Add(request)
 			return
 		}
-		byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: new(periodic)}, request)
+		priority := periodic
+		if turn == link.TakenOver {
+			priority = takenOver
+		}
+		byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, request)
 	})
 	return nil
 }

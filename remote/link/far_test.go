@@ -204,7 +204,7 @@ type near struct {
 	*Link
 	pool  *Pool
 	clock *clock
-	woken chan bool
+	woken chan Turn
 	// token in the kubeconfig Secret, and how often the Secret was read.
 	token string
 	reads int
@@ -230,9 +230,9 @@ func (c *clock) add(d time.Duration) {
 
 func newNear(t *testing.T, f *far) *near {
 	t.Helper()
-	n := &near{clock: &clock{now: start}, woken: make(chan bool, 10), token: "admin"}
+	n := &near{clock: &clock{now: start}, woken: make(chan Turn, 10), token: "admin"}
 	n.pool = NewPool(t.Context(), runtime.NewScheme(), n.clock.Now, rand.Float64)
-	n.pool.OnProbe(func(_ types.NamespacedName, urgent bool) { n.woken <- urgent })
+	n.pool.OnProbe(func(_ types.NamespacedName, turn Turn) { n.woken <- turn })
 	n.Link = n.pool.Of(types.NamespacedName{Namespace: "fleet", Name: "a"})
 	pool := f.Certificate()
 	n.q = Request{Source: "s1", Recorded: "one", Agent: true, Read: func(context.Context) (*rest.Config, error) {

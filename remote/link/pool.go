@@ -70,8 +70,10 @@ type Pool struct {
 	mu    sync.Mutex
 	links map[types.NamespacedName]*Link
 	// unmet are the children that this process took over and has not reconciled yet.
-	unmet  map[types.NamespacedName]struct{}
-	probed func(key types.NamespacedName, urgent bool)
+	unmet map[types.NamespacedName]struct{}
+	// expected is when the last of them was.
+	expected time.Time
+	probed   func(key types.NamespacedName, turn Turn)
 }
 
 // NewPool returns an empty pool. All calls end with life. random returns numbers
@@ -84,20 +86,33 @@ func NewPool(life context.Context, scheme *runtime.Scheme, now func() time.Time,
 	}
 }
 
+// Turn is which reconciles of children come before which.
+type Turn int
+
+// Turns, from the last to the first.
+const (
+	// Due: the child is looked at again, as from time to time.
+	Due Turn = iota
+	// TakenOver: nobody has driven the child since its replica was lost.
+	TakenOver
+	// Urgent: something happened.
+	Urgent
+)
+
 // OnProbe sets what is called when a probe ended.
-func (c *Pool) OnProbe(f func(key types.NamespacedName, urgent bool)) {
+func (c *Pool) OnProbe(f func(key types.NamespacedName, turn Turn)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.probed = f
 }
 
 // Wake calls for a reconcile of a child.
-func (c *Pool) Wake(key types.NamespacedName, urgent bool) {
+func (c *Pool) Wake(key types.NamespacedName, turn Turn) {
 	c.mu.Lock()
 	probed := c.probed
 	c.mu.Unlock()
 	if probed != nil {
-		probed(key, urgent)
+		probed(key, turn)
 	}
 }
 
@@ -117,7 +132,7 @@ func (c *Pool) Of(key types.NamespacedName) *Link {
 func (c *Pool) Expect(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unmet[key] = struct{}{}
+	c.unmet[key], c.expected = struct{}{}, c.now()
 }
 
 // Met ends what Expect began.
@@ -127,11 +142,12 @@ func (c *Pool) Met(key types.NamespacedName) {
 	delete(c.unmet, key)
 }
 
-// Unmet counts the children of Expect that were not met.
-func (c *Pool) Unmet() int {
+// Crowded reports whether more children than most wait to be met, and the last of them was not taken over
+// longer ago than that.
+func (c *Pool) Crowded(most int, ago time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.unmet)
+	return len(c.unmet) > most && c.now().Sub(c.expected) < ago
 }
 
 // MayWrite is an error if this process lost the right to change anything in a child. It

@@ -72,6 +72,17 @@ type Request struct {
 	Brief bool
 }
 
+// turn is that of the reconcile which gets the result of the probe.
+func (q Request) turn(err error) Turn {
+	switch {
+	case q.Urgent || err != nil:
+		return Urgent
+	case q.Brief:
+		return TakenOver
+	}
+	return Due
+}
+
 // Result is what a probe found.
 type Result struct {
 	At time.Time
@@ -167,7 +178,7 @@ func (l *Link) probe(q Request) {
 		}
 		l.mu.Unlock()
 		if over {
-			l.pool.Wake(l.key, true)
+			l.pool.Wake(l.key, Urgent)
 		}
 	})
 	defer late.Stop()
@@ -179,7 +190,7 @@ func (l *Link) probe(q Request) {
 	l.noteContact(q, a)
 	l.mu.Unlock()
 	if l.life.Err() == nil {
-		l.pool.Wake(l.key, q.Urgent || a.Err != nil)
+		l.pool.Wake(l.key, q.turn(a.Err))
 	}
 }
 

@@ -54,7 +54,7 @@ func TestProbeThatDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := NewPool(t.Context(), runtime.NewScheme(), time.Now, func() float64 { return 0.5 })
 		woken := make(chan time.Time, 10)
-		pool.OnProbe(func(types.NamespacedName, bool) { woken <- time.Now() })
+		pool.OnProbe(func(types.NamespacedName, Turn) { woken <- time.Now() })
 		l := pool.Of(types.NamespacedName{Namespace: "fleet", Name: "a"})
 		defer pool.Forget(l.key)
 		end := make(chan struct{})
@@ -100,8 +100,8 @@ func TestProbeThatDoesNotEnd(t *testing.T) {
 func TestProbesAfterTakeOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := NewPool(t.Context(), runtime.NewScheme(), time.Now, func() float64 { return 0.5 })
-		woken := make(chan bool, 10)
-		pool.OnProbe(func(_ types.NamespacedName, urgent bool) { woken <- urgent })
+		woken := make(chan Turn, 10)
+		pool.OnProbe(func(_ types.NamespacedName, turn Turn) { woken <- turn })
 		for range mostProbes {
 			pool.quick <- struct{}{} // and none is freed
 		}
@@ -181,4 +181,24 @@ func TestBriefProbe(t *testing.T) {
 		t.Errorf("the identity is %s", a.Identity)
 	}
 	expect(t, "another cluster", f.asked(), "GET kube-system")
+}
+
+// TestTurns: who has waited for a replica since another one was lost comes before what is due, and after what
+// happened.
+func TestTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		q      Request
+		err    error
+		want   Turn
+	}{
+		"Due":       {"it is looked at from time to time", Request{}, nil, Due},
+		"TakenOver": {"nobody else drives it", Request{Brief: true}, nil, TakenOver},
+		"Failed":    {"it does not answer", Request{Brief: true}, errors.New("no answer"), Urgent},
+		"Urgent":    {"a person waits for it", Request{Urgent: true}, nil, Urgent},
+	} {
+		if got := tc.q.turn(tc.err); got != tc.want {
+			t.Errorf("%s: %s: turn() = %d, want %d", name, tc.reason, got, tc.want)
+		}
+	}
 }

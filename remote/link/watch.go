@@ -233,7 +233,7 @@ func (l *Link) watchOn(ctx context.Context, end context.CancelFunc) {
 	}
 	l.mu.Unlock()
 	if shown && !ended {
-		l.pool.Wake(l.key, false) // the child is asked from now on
+		l.pool.Wake(l.key, Due) // the child is asked from now on
 	}
 }
 
@@ -265,7 +265,7 @@ func (l *Link) open(ctx context.Context, as *caller) (*stream, error) {
 		return nil, fmt.Errorf("cannot watch heartbeat: %w", err)
 	}
 	l.opened(true)
-	wake := func() { l.pool.Wake(l.key, true) }
+	wake := func() { l.pool.Wake(l.key, Urgent) }
 	w := &stream{link: l, events: events, decoder: json.NewDecoder(events), done: ctx.Done(), cancel: cancel,
 		silence: time.AfterFunc(silentAfter, wake), call: time.AfterFunc(time.Hour, wake)}
 	w.call.Stop()
@@ -274,7 +274,7 @@ func (l *Link) open(ctx context.Context, as *caller) (*stream, error) {
 
 func (w *stream) close() {
 	if w.link.Changed() && w.call.Stop() {
-		w.link.pool.Wake(w.link.key, true) // the call that was to come is not lost with the watch
+		w.link.pool.Wake(w.link.key, Urgent) // the call that was to come is not lost with the watch
 	}
 	w.silence.Stop()
 	w.link.opened(false)

@@ -121,8 +121,8 @@ func TestHeartbeatIsTold(t *testing.T) {
 	expect(t, "a quarter of an hour", f.asked(), "GET cascade-heartbeat, GET cascade-report?")
 	f.change(func(f *far) { f.report, f.version = `{"ready":false,"reason":"X"}`, "2" })
 	f.beat("50", report.Digest(f.report))
-	if urgent := <-n.woken; !urgent || !n.Changed() {
-		t.Fatalf("a change calls for a reconcile that is urgent: %t, and a report that is read: %t", urgent, n.Changed())
+	if turn := <-n.woken; turn != Urgent || !n.Changed() {
+		t.Fatalf("a change calls for a reconcile in turn %d, and a report that is read: %t", turn, n.Changed())
 	}
 	if a := n.good(t); a.Agent.Report.Ready || n.Changed() {
 		t.Errorf("after the change the report is %+v, changed again: %t", a.Agent.Report, n.Changed())
@@ -203,8 +203,8 @@ func TestWatchShowsThePast(t *testing.T) {
 func TestWatchEnds(t *testing.T) {
 	f, n := told(t)
 	close(f.events)
-	if urgent := <-n.woken; urgent || n.Told() {
-		t.Errorf("the end of a watch calls for an urgent reconcile: %t; the parent is still told: %t", urgent, n.Told())
+	if turn := <-n.woken; turn != Due || n.Told() {
+		t.Errorf("the end of a watch calls for a reconcile in turn %d; the parent is still told: %t", turn, n.Told())
 	}
 }
 
