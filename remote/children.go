@@ -145,6 +145,8 @@ type Children struct {
 	// FirstSeeds are the children to which an agent was ever pushed.
 	FirstSeeds *FirstSeeds
 
+	kubeconfigs kubeconfigs
+
 	mu         sync.Mutex
 	notes      map[types.NamespacedName]*notes
 	identities identities

@@ -29,6 +29,9 @@ func (r *run) connect(ctx context.Context, l *link.Link, cluster capibridge.Clus
 	if _, err := r.ownUID(ctx); err != nil {
 		return nil, nil, false, result, err
 	}
+	if ref.kind == fromSecret {
+		ref.version = source
+	}
 	id := r.child.Status.Identity
 	ready := meta.IsStatusConditionTrue(r.child.Status.Conditions, v1alpha1.ReadyCondition)
 	requested := r.child.Annotations[fluxmeta.ReconcileRequestAnnotation] != r.child.Status.LastHandledReconcileAt

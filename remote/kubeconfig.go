@@ -26,6 +26,13 @@ type kubeconfigRef struct {
 	kind, name, key string
 	// anew: a cloud is asked also if it was a moment ago.
 	anew bool
+	// version of the Secret that is watched, as secretSource has it; empty if it is not known.
+	version string
+}
+
+// secretSource identifies a version of a Secret.
+func secretSource(ref kubeconfigRef, secret metav1.Object) string {
+	return fmt.Sprintf("%s/%s %s %s", ref.name, ref.key, secret.GetUID(), secret.GetResourceVersion())
 }
 
 // Kinds of a kubeconfigRef.
@@ -71,7 +78,7 @@ func (r *run) kubeconfigSource(ctx context.Context, ref kubeconfigRef) (string, 
 	if ref.kind == fromConfigMap {
 		return fmt.Sprintf("%s %s %s %s", ref.kind, ref.name, found.UID, found.ResourceVersion), nil
 	}
-	return fmt.Sprintf("%s/%s %s %s", ref.name, ref.key, found.UID, found.ResourceVersion), nil
+	return secretSource(ref, found), nil
 }
 
 // kubeconfigObject is the metadata of the Secret or ConfigMap, which is empty if there is none.
@@ -106,11 +113,11 @@ func (r *run) kubeconfig(ctx context.Context, ref kubeconfigRef, cluster capibri
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	secret := &corev1.Secret{}
 	missing := func(format string, args ...any) error {
 		return reason.Because(v1alpha1.ReasonKubeconfigMissing, fmt.Errorf(format, args...))
 	}
-	switch err := r.Cluster.Get(ctx, types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}, secret); {
+	secret, err := r.kubeconfigSecret(ctx, ref)
+	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return nil, missing("cannot read Secret %s: %w", ref.name, err)
 	case err != nil:
@@ -127,6 +134,19 @@ func (r *run) kubeconfig(ctx context.Context, ref kubeconfigRef, cluster capibri
 		return nil, reason.Because(v1alpha1.ReasonKubeconfigRefused, err)
 	}
 	return config, nil
+}
+
+// kubeconfigSecret is the Secret, from the API server if it was not listed in the version that there is now.
+func (r *run) kubeconfigSecret(ctx context.Context, ref kubeconfigRef) (*corev1.Secret, error) {
+	name := types.NamespacedName{Namespace: r.child.Namespace, Name: ref.name}
+	if ref.version != "" {
+		if listed := r.kubeconfigs.take(name, r.Now()); listed != nil && secretSource(ref, listed) == ref.version {
+			return listed, nil
+		}
+	}
+	secret := &corev1.Secret{}
+	err := r.Cluster.Get(ctx, name, secret)
+	return secret, err
 }
 
 // mayWait reports whether a comparison that failed did so for this tier's own API server, which

@@ -7,7 +7,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/link"
@@ -127,11 +129,27 @@ func (r *Children) begin(ctx context.Context, add func(types.NamespacedName), ha
 	if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("cannot list Children: %w", err)
 	}
+	var taken []types.NamespacedName
+	secrets := map[types.NamespacedName]bool{}
 	for i := range list.Items {
-		if key := client.ObjectKeyFromObject(&list.Items[i]); has(key) {
-			r.Connections.Expect(key)
-			add(key)
+		child := &list.Items[i]
+		key := client.ObjectKeyFromObject(child)
+		if !has(key) {
+			continue
 		}
+		taken = append(taken, key)
+		if child.Spec.ClusterRef != nil {
+			secrets[types.NamespacedName{Namespace: key.Namespace, Name: clusterapi.KubeconfigSecret(child.Spec.ClusterRef.Name)}] = true
+		}
+	}
+	if len(secrets) > mostUnmet {
+		if err := r.kubeconfigs.list(ctx, r.Cluster, secrets, r.Now()); err != nil {
+			log.FromContext(ctx).Error(err, "each kubeconfig is read when its child is asked")
+		}
+	}
+	for _, key := range taken {
+		r.Connections.Expect(key)
+		add(key)
 	}
 	r.Clusters.Each(func(key types.NamespacedName) {
 		if has(key) {
