@@ -1420,8 +1420,9 @@ type withClusters struct {
 }
 
 func (c withClusters) RESTMapper() apimeta.RESTMapper {
-	mapper := apimeta.NewDefaultRESTMapper(nil)
-	mapper.Add(clusterapi.ClusterKind.WithVersion("v1beta2"), apimeta.RESTScopeNamespace)
+	kind := clusterapi.ClusterKind.WithVersion("v1beta2")
+	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{kind.GroupVersion()})
+	mapper.Add(kind, apimeta.RESTScopeNamespace)
 	return mapper
 }
 
