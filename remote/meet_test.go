@@ -87,7 +87,7 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{*f.record}})
 	case f.epoch != nil && path == configMaps+"/"+v1alpha1.EpochConfigMap && r.Method == http.MethodGet:
 		answer(f.epoch)
-	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodGet:
+	case f.record != nil && path == "/api/v1/namespaces/"+f.record.Namespace+"/configmaps/"+f.record.Name && r.Method == http.MethodGet:
 		answer(f.record)
 	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodPut:
 		body, err := io.ReadAll(r.Body)
