@@ -294,7 +294,7 @@ func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alp
 	default:
 		counts.Pending++
 	}
-	if run := d.status.Run; run != nil && run.Phase != v1alpha1.RolloutReverting && d.goesBack(m) && d.goal(m) != nil {
+	if run := d.status.Run; run != nil && run.Phase != v1alpha1.RolloutReverting && d.goesBack(m) && d.goal(m) != nil && !d.failed(m, *goal) {
 		why := cmp.Or(m.Rolling, v1alpha1.ReasonReverting)
 		if !m.Unreachable.IsZero() {
 			why = v1alpha1.ReasonUnreachable
