@@ -71,7 +71,7 @@ func TestTierIllBefore(t *testing.T) {
 			s.decide()
 			for range 4 {
 				tier.Ready = tier.Below <= tier.Pin.Below
-				if tier.Busy = ""; tier.Underway > tier.Pin.Underway {
+				if tier.Busy = ""; tier.Ready && tier.Underway > tier.Pin.Underway {
 					tier.Ready, tier.Busy = false, "1 of its own Rollouts are on their way"
 				}
 				s.after(10 * time.Minute)
