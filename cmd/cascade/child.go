@@ -89,7 +89,7 @@ func (c *cli) newChildAdd() *cobra.Command {
 			"With the same name again it repairs what is missing; labels that it gave the Child stay, until\n" +
 			"--label name- takes one off. --export prints the Secret and the Child instead of writing them, for a\n" +
 			"repository; encrypt the Secret before it gets there. A cluster to which another tier pushes layers is\n" +
-			"refused, until --take-over says that this tier is to go on there, under the same name.",
+			"refused, until --take-over says that this tier is to go on there.",
 		Example: "  cascade child add edge -n fleet --child-kubeconfig edge.yaml --label cascade.dev/tier=tenant",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -117,7 +117,9 @@ type childAdd struct {
 	labels          []string
 	export          bool
 	takeOver        bool
-	timeout         time.Duration
+	// approval is for the agent to take the cluster over under another name, empty if it need not be asked.
+	approval string
+	timeout  time.Duration
 }
 
 func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
@@ -156,6 +158,9 @@ func (a *childAdd) run(ctx context.Context, flags *childFlags) error {
 		return err
 	}
 	secret, declared := childObjects(a.namespace, a.name, labels, kubeconfig)
+	if a.approval != "" {
+		declared.Annotations = map[string]string{v1alpha1.ApproveTakeOverAnnotation: a.approval}
+	}
 	if a.export {
 		return a.print(secret, asDeclared(declared, found))
 	}
@@ -207,8 +212,8 @@ func (a *childAdd) admit(ctx context.Context, hub, child client.Client) (*v1alph
 }
 
 // admitRecords refuses a cluster that has records of another tier, unless a person says that it may be taken over: the agent
-// would do so by itself, as of a tier that was lost. Under another name than that tier's it would not. What a tier in
-// the cluster itself pushes there stays its own.
+// would do so by itself, as of a tier that was lost, under the name that it has there. Under another one it asks for an approval,
+// and that of a Cluster of Cluster API it never takes. What a tier in the cluster itself pushes there stays its own.
 func (a *childAdd) admitRecords(ctx context.Context, hub, child client.Client) error {
 	records, err := record.List(ctx, child)
 	if err != nil {
@@ -224,17 +229,22 @@ func (a *childAdd) admitRecords(ctx context.Context, hub, child client.Client) e
 	below, _ := marksIn(ctx, child, v1alpha1.AgentNamespace) // by what cannot be read nothing is known to be its own
 	known = append(known, below...)
 	for _, found := range records {
-		by, holder := found.Cluster, found.Parent.Holder
-		if holder == "" || slices.ContainsFunc(known, func(m epoch.Mark) bool { return m.Holder == holder }) {
+		by, from := found.Cluster, found.Parent
+		if from.Holder == "" || slices.ContainsFunc(known, func(m epoch.Mark) bool { return m.Holder == from.Holder }) {
 			continue
 		}
+		other := by.Name != "" && (by.Namespace != a.namespace || by.Name != a.name)
+		pushes := fmt.Sprintf("cannot add Child %s/%s: another tier, process %s, pushes layer %s to the cluster", a.namespace, a.name, from.Holder, found.Layer)
+		if by.Name != "" {
+			pushes += fmt.Sprintf(", as its child %s/%s", by.Namespace, by.Name)
+		}
 		switch {
-		case by.Name != "" && (by.Namespace != a.namespace || by.Name != a.name):
-			return fmt.Errorf("cannot add Child %s/%s: another tier, process %s, pushes layer %s to the cluster, as its child %s/%s. Correct --child-kubeconfig; if that tier is gone, or has let go of it, "+
-				"use that name, or delete the ConfigMaps with label %s in namespace %s of the cluster first", a.namespace, a.name, holder, found.Layer, by.Namespace, by.Name, v1alpha1.RecordLabel, v1alpha1.AgentNamespace)
+		case other && by.UID != "":
+			return fmt.Errorf("%s. Correct --child-kubeconfig; if that tier is gone, delete the ConfigMaps with label %s in namespace %s of the cluster first", pushes, v1alpha1.RecordLabel, v1alpha1.AgentNamespace)
 		case !a.takeOver:
-			return fmt.Errorf("cannot add Child %s/%s: another tier, process %s, pushes layer %s to the cluster. Correct --child-kubeconfig; if that tier is gone, or has let go of it, --take-over lets this one go on there",
-				a.namespace, a.name, holder, found.Layer)
+			return fmt.Errorf("%s. Correct --child-kubeconfig; if that tier is gone, or has let go of it, --take-over lets this one go on there", pushes)
+		case other:
+			a.approval = from.Approval()
 		}
 	}
 	return nil

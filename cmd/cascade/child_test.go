@@ -55,8 +55,8 @@ func TestChildAddKeepsAnothersSecret(t *testing.T) {
 	}
 }
 
-// TestChildAddAsksForTakeOver: a cluster to which another tier pushes is added only where a person says so, under the name that
-// it has there (read 722).
+// TestChildAddAsksForTakeOver: a cluster to which another tier pushes is added only where a person says so (read 722). Under another name
+// than it has there the agent asks for an approval.
 func TestChildAddAsksForTakeOver(t *testing.T) {
 	lineage := func(holders ...string) *corev1.ConfigMap {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}}
@@ -79,14 +79,17 @@ func TestChildAddAsksForTakeOver(t *testing.T) {
 		takeOver bool
 		child    *v1alpha1.Child
 		want     string
+		approval string
 	}{
-		"Another":   {"another tier has it under this name as well", edge, "there", false, nil, "--take-over"},
-		"Unnamed":   {"an earlier version of another tier has it", record.Cluster{}, "there", false, nil, "--take-over"},
-		"TakenOver": {"a person says that the other one is gone", edge, "there", true, nil, ""},
-		"OtherName": {"the agent will not take it over under this name", record.Cluster{Namespace: "fleet", Name: "other"}, "there", true, nil, "fleet/other"},
-		"Own":       {"this tier had it before", record.Cluster{Namespace: "fleet", Name: "other"}, "here", false, nil, ""},
-		"Below":     {"the cluster is a tier that has layers of its own", record.Cluster{}, "below", false, nil, ""},
-		"Met":       {"it is this tier's child, and is repaired", edge, "there", false, met, ""},
+		"Another":   {"another tier has it under this name as well", edge, "there", false, nil, "--take-over", ""},
+		"Unnamed":   {"an earlier version of another tier has it", record.Cluster{}, "there", false, nil, "--take-over", ""},
+		"TakenOver": {"a person says that the other one is gone", edge, "there", true, nil, "", ""},
+		"OtherName": {"it has another name there", record.Cluster{Namespace: "fleet", Name: "other"}, "there", false, nil, "fleet/other", ""},
+		"Renamed":   {"a person says that the other one gave it up", record.Cluster{Namespace: "fleet", Name: "other"}, "there", true, nil, "", "7/there"},
+		"Cluster":   {"it has a Cluster of another name there", record.Cluster{Namespace: "fleet", Name: "other", UID: "uid"}, "there", true, nil, v1alpha1.RecordLabel, ""},
+		"Own":       {"this tier had it before", record.Cluster{Namespace: "fleet", Name: "other"}, "here", false, nil, "", ""},
+		"Below":     {"the cluster is a tier that has layers of its own", record.Cluster{}, "below", false, nil, "", ""},
+		"Met":       {"it is this tier's child, and is repaired", edge, "there", false, met, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(lineage("here", "before"))
@@ -103,6 +106,9 @@ func TestChildAddAsksForTakeOver(t *testing.T) {
 			_, err := a.admit(t.Context(), hub.Build(), there)
 			if (err != nil) != (tc.want != "") || err != nil && (!strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "process there")) {
 				t.Errorf("%s: %v", tc.reason, err)
+			}
+			if a.approval != tc.approval {
+				t.Errorf("%s: approved is %q", tc.reason, a.approval)
 			}
 		})
 	}
