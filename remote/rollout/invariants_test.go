@@ -386,10 +386,16 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 		len(d.Status.History) > 0 && d.Status.History[0].Phase == v1alpha1.RolloutSuperseded {
 		return fmt.Errorf("run %d was superseded in the middle of wave %d", b.Number, b.Wave)
 	}
+	// Nor does one wait for who came while it soaks.
+	joined := func(c *cluster) bool {
+		b, p := before.Run, c.pin
+		return b != nil && b.Number == run.Number && b.SoakSince != nil && waveOf(b.Terms.Waves, c) == int(b.Wave) &&
+			(p == nil && c.facts().New || p != nil && p.Result == v1alpha1.ResultUpdating && p.Had == nil)
+	}
 	terms := run.Terms.Waves
 	for w := int(from); w < int(run.Wave); w++ {
 		for _, c := range f.clusters {
-			if waveOf(terms, c) != w {
+			if waveOf(terms, c) != w || joined(c) {
 				continue
 			}
 			p := after[c.name]

@@ -207,6 +207,29 @@ func TestJoins(t *testing.T) {
 			s.decide()
 			s.at(second, "canary1", "canary2", "rest1")
 		}},
+		{name: "while its wave soaks, one after the other", reason: "where they are made faster than they are ready, one of them always is on its way", waves: soakingCanary, clusters: []string{"canary1", "canary2", "canary3", "canary4", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			for range 4 {
+				s.decide()
+				for _, c := range s.facts.Clusters {
+					s.takes(true, c.Name)
+				}
+			}
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			before := "canary4"
+			for _, name := range []string{"canary5", "canary6", "canary7"} {
+				s.after(20*time.Minute - time.Second)
+				s.joins(name)
+				s.takes(true, before)
+				s.decide()
+				before = name
+			}
+			s.after(time.Minute)
+			s.decide()
+			s.result("canary7", v1alpha1.ResultUpdating)
+			s.at(second, "canary1", "canary2", "canary3", "canary4", "canary5", "canary6", "canary7", "rest1")
+		}},
 		{name: "and fails while its wave soaks", reason: "it counts as any other", waves: soakingCanary, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()

@@ -351,7 +351,8 @@ func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
 			!(m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut) && !m.changing() {
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut)
 		}
-		if d.open(m, run.RolloutRevision) {
+		// Who came while the wave soaks has a soak of its own, and proves nothing before that.
+		if d.open(m, run.RolloutRevision) && !(run.SoakSince != nil && m.joins() && d.consented(run, m.wave)) {
 			waits = true
 		}
 	}

@@ -232,7 +232,7 @@ func (s whole) Next(t time.Time) time.Time {
 				from = t
 			}
 			if from.Before(over) {
-				if is := s.Schedule.Next(from.In(time.FixedZone(name, before))); is.Before(over) && is.Before(next) {
+				if is := s.Schedule.Next(from.In(time.FixedZone(name, before))); is.After(from) && is.Before(over) && is.Before(next) {
 					return is.In(t.Location())
 				}
 			}
