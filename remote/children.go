@@ -55,10 +55,6 @@ const (
 	// adoptFirst is how long after a start layers that are in place are not compared with
 	// their child, unless their interval is shorter.
 	adoptFirst = 30 * time.Second
-	// mostUnmet children that were taken over and were asked nothing yet delay nothing, nor do more of them
-	// for longer than crowdedFor: some may not answer.
-	mostUnmet  = 64
-	crowdedFor = time.Minute
 	// callTimeout bounds a call to the API server of this tier.
 	callTimeout = 10 * time.Second
 	// retryMost bounds the pause after a reconcile that failed.
