@@ -520,6 +520,7 @@ func TestShareOfUnknown(t *testing.T) {
 				begin := time.Now()
 				c.queue.Add(request("good"))
 				time.Sleep(5 * time.Minute)
+				synctest.Wait()
 				if took := served.Sub(begin); served.IsZero() || took > tc.within {
 					t.Errorf("%s: another has its worker after %s, want %s at most", tc.reason, took, tc.within)
 				}
