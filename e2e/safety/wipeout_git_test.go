@@ -248,7 +248,12 @@ func (s *wipeOutRow) accountRemoved(t *testing.T) {
 	s.Ready(t, "app")
 	s.owned(t)
 	s.Commit(t, map[string]string{"app/account.yaml": "", "app/cluster.yaml": clusterOf("prod", "")})
-	k := s.Ready(t, "app")
+	s.Says(t, "app", fluxmeta.ReadyCondition, metav1.ConditionTrue, fluxmeta.ReconciliationSucceededReason,
+		"Applied revision: main@sha1:"+s.Head+"; 4 objects that are no longer declared wait for Clusters to be gone: ")
+	k, err := s.Read(t.Context(), "app")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, id := range []string{"_$ns-account_infrastructure.cluster.x-k8s.io_AWSClusterStaticIdentity ", "$ns_$ns-account__Secret ", "$ns_prod_infrastructure.cluster.x-k8s.io_AWSCluster "} {
 		if !slices.ContainsFunc(scenario.Inventory(k), func(have string) bool { return strings.Contains(have, s.Fill(id)) }) {
 			t.Errorf("the inventory lacks %s: %v", s.Fill(id), scenario.Inventory(k))

@@ -132,7 +132,8 @@ func (t *Targets) Connect(ctx context.Context, namespace string, ref Ref) (*appl
 }
 
 // Identify fills in which cluster a reference leads to. A cluster that does not
-// let us read its kube-system namespace stays unknown, without an error.
+// let us read its kube-system namespace, or that has none, as a workspace of kcp,
+// stays unknown, without an error.
 func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref, error) {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
@@ -150,7 +151,7 @@ func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref,
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	err = base.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, ns)
-	if apierrors.IsForbidden(err) {
+	if apierrors.IsForbidden(err) || (apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)) {
 		return ref, nil
 	}
 	if err != nil {

@@ -206,6 +206,11 @@ func newAPIServer(t *testing.T, uid string) *apiServer {
 			write(metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
 				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}}})
 		case "/api/v1/namespaces/kube-system":
+			if uid == "none" {
+				w.WriteHeader(http.StatusNotFound)
+				write(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+				return
+			}
 			if uid == "" {
 				w.WriteHeader(http.StatusForbidden)
 				write(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden})
@@ -482,11 +487,12 @@ func TestTargetsCache(t *testing.T) {
 }
 
 func TestTargetsIdentify(t *testing.T) {
-	s, hidden := newAPIServer(t, "edge"), newAPIServer(t, "")
+	s, hidden, without := newAPIServer(t, "edge"), newAPIServer(t, ""), newAPIServer(t, "none")
 	targets, now := newTargets(t, s,
 		kubeconfigSecret("edge", map[string][]byte{"value": s.kubeconfig(t, "x")}),
-		kubeconfigSecret("hidden", map[string][]byte{"value": hidden.kubeconfig(t, "x")}))
-	for name, want := range map[string]string{"": "home", "edge": "edge", "hidden": ""} {
+		kubeconfigSecret("hidden", map[string][]byte{"value": hidden.kubeconfig(t, "x")}),
+		kubeconfigSecret("workspace", map[string][]byte{"value": without.kubeconfig(t, "x")}))
+	for name, want := range map[string]string{"": "home", "edge": "edge", "hidden": "", "workspace": ""} {
 		ref := Ref{User: "system:serviceaccount:apps:ops"}
 		if name != "" {
 			ref.Kind, ref.Name = "Secret", name
