@@ -2,7 +2,9 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -84,10 +86,14 @@ func TestTakeOverListsKubeconfigs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
 		children int
+		machines int // with a Secret of the same label each
+		fails    int // the page of the list that is not answered
 		want     int
 	}{
-		"Many": {"one by one they are seconds of work", mostUnmet + 1, mostUnmet + 1},
-		"Few":  {"all Secrets of the tier are more than that", mostUnmet, 0},
+		"Many":     {"one by one they are seconds of work", mostUnmet + 1, 0, 0, mostUnmet + 1},
+		"Few":      {"all Secrets of the tier are more than that", mostUnmet, 0, 0, 0},
+		"Machines": {"most Secrets of the tier are of machines", mostUnmet + 1, (mostUnmet+1)*(perKubeconfig-1) + 1, 0, 0},
+		"Part":     {"what was listed before the error is as good", 2 * kubeconfigPage, 0, 2, kubeconfigPage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDescribed(t, withoutProvider)
@@ -104,7 +110,21 @@ func TestTakeOverListsKubeconfigs(t *testing.T) {
 					Namespace: child.Namespace, Name: clusterapi.KubeconfigSecret(cluster), Labels: map[string]string{clusterapi.ClusterNameLabel: cluster},
 				}})
 			}
-			d.children.Cluster = &apply.Cluster{Client: secrets.Build()}
+			for i := range tc.machines {
+				secrets.WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "machines", Name: fmt.Sprintf("bootstrap-%d", i), Labels: map[string]string{clusterapi.ClusterNameLabel: "taken-1"},
+				}})
+			}
+			pages := 0
+			built := secrets.Build()
+			d.children.Cluster, d.children.Cache = &apply.Cluster{Client: interceptor.NewClient(built, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					if pages++; pages == tc.fails {
+						return errors.New("it does not answer")
+					}
+					return paged(ctx, c, list.(*corev1.SecretList), opts...)
+				},
+			})}, built
 			woken := 0
 			has := func(key types.NamespacedName) bool { return key.Name != d.child.Name }
 			if err := d.children.begin(t.Context(), func(types.NamespacedName) { woken++ }, has); err != nil {
@@ -115,4 +135,23 @@ func TestTakeOverListsKubeconfigs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// paged answers a list in pages, as an API server does and the fake does not.
+func paged(ctx context.Context, c client.Reader, list *corev1.SecretList, opts ...client.ListOption) error {
+	asked := (&client.ListOptions{}).ApplyOptions(opts)
+	from, err := strconv.Atoi("0" + asked.Continue)
+	if err != nil {
+		return err
+	}
+	all := &corev1.SecretList{}
+	if err := c.List(ctx, all, client.HasLabels{clusterapi.ClusterNameLabel}); err != nil {
+		return err
+	}
+	to := min(from+int(asked.Limit), len(all.Items))
+	list.Items, list.Continue = all.Items[from:to], ""
+	if to < len(all.Items) {
+		list.Continue = strconv.Itoa(to)
+	}
+	return nil
 }

@@ -142,10 +142,12 @@ func (r *Children) begin(ctx context.Context, add func(types.NamespacedName), ha
 			secrets[types.NamespacedName{Namespace: key.Namespace, Name: clusterapi.KubeconfigSecret(child.Spec.ClusterRef.Name)}] = true
 		}
 	}
-	if len(secrets) > mostUnmet {
-		if err := r.kubeconfigs.list(ctx, r.Cluster, secrets, r.Now()); err != nil {
-			log.FromContext(ctx).Error(err, "each kubeconfig is read when its child is asked")
-		}
+	worth, err := r.kubeconfigs.worthListing(ctx, r.Cache, len(secrets))
+	if worth {
+		err = r.kubeconfigs.list(ctx, r.Cluster, secrets, r.Now())
+	}
+	if err != nil {
+		log.FromContext(ctx).Error(err, "each kubeconfig that is not known yet is read when its child is asked")
 	}
 	for _, key := range taken {
 		r.Connections.Expect(key)
