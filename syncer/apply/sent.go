@@ -14,6 +14,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
 // Sent are objects as they were applied, each with the state in which it was seen last, in
@@ -135,13 +136,15 @@ func (s Sent) of(key sentKey) (seen, bool) {
 }
 
 // seenOf is the state of an object of which a manager applied what was asked. A generation moves with
-// every change of a spec. Kinds without one are held by their version, which moves with
-// every write.
+// every change of a spec. Kinds without one, as a ResourceQuota, are held by who wrote what but their status, or by
+// their version where that is not shown, which moves with every write.
 func seenOf(manager string, asked *unstructured.Unstructured, live *metav1.PartialObjectMetadata) seen {
 	keys := digest.KeysOf(asked)
 	parts := []string{string(live.UID), "", "", strconv.FormatUint(keys.Values(live.Labels, live.Annotations), 16)}
-	if live.Generation != 0 {
+	if written := observed.Written(live); live.Generation != 0 {
 		parts[1] = strconv.FormatInt(live.Generation, 10)
+	} else if written != 0 {
+		parts[2] = "written " + strconv.FormatUint(written, 16)
 	} else {
 		parts[2] = live.ResourceVersion
 	}

@@ -583,29 +583,47 @@ func TestSeenOf(t *testing.T) {
 	asked := anObject("Deployment", "a", &apps)
 	asked.SetFinalizers([]string{"ours"})
 	asked.SetOwnerReferences([]metav1.OwnerReference{{UID: "o"}})
-	live := func(change func(p *metav1.PartialObjectMetadata)) seen {
+	live := func(from, change func(p *metav1.PartialObjectMetadata)) seen {
 		p := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 3, ResourceVersion: "7", Labels: asked.GetLabels(), Finalizers: []string{"ours"}, OwnerReferences: asked.GetOwnerReferences()}}
+		if from != nil {
+			from(p)
+		}
 		if change != nil {
 			change(p)
 		}
 		return seenOf("m", asked, p)
 	}
-	base := live(nil)
+	entry := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Subresource: subresource, FieldsV1: metav1.NewFieldsV1(fields)}
+	}
+	// A ResourceQuota, say, has no generation.
+	plain := func(p *metav1.PartialObjectMetadata) {
+		p.Generation, p.ManagedFields = 0, []metav1.ManagedFieldsEntry{entry("m", "", `{"f:spec":{}}`)}
+	}
+	written := func(e metav1.ManagedFieldsEntry) func(p *metav1.PartialObjectMetadata) {
+		return func(p *metav1.PartialObjectMetadata) {
+			p.ResourceVersion, p.ManagedFields = "8", append(p.ManagedFields, e)
+		}
+	}
 	for name, tc := range map[string]struct {
 		reason        string
+		from          func(p *metav1.PartialObjectMetadata)
 		change        func(p *metav1.PartialObjectMetadata)
 		form, version bool
 	}{
-		"Same":       {"nothing", func(*metav1.PartialObjectMetadata) {}, true, true},
-		"Version":    {"a write of something that nobody asked for", func(p *metav1.PartialObjectMetadata) { p.ResourceVersion = "8" }, true, false},
-		"Generation": {"a write of the spec", func(p *metav1.PartialObjectMetadata) { p.Generation = 4 }, false, true},
-		"Finalizer":  {"a finalizer that was asked for", func(p *metav1.PartialObjectMetadata) { p.Finalizers = []string{"theirs"} }, false, true},
-		"Theirs":     {"a finalizer that a controller added", func(p *metav1.PartialObjectMetadata) { p.Finalizers = []string{"ours", "theirs"} }, true, true},
-		"Owner":      {"an owner that was asked for", func(p *metav1.PartialObjectMetadata) { p.OwnerReferences = nil }, false, true},
-		"UID":        {"another object", func(p *metav1.PartialObjectMetadata) { p.UID = "w" }, false, false},
+		"Same":       {"nothing", nil, func(*metav1.PartialObjectMetadata) {}, true, true},
+		"Version":    {"a write of something that nobody asked for", nil, func(p *metav1.PartialObjectMetadata) { p.ResourceVersion = "8" }, true, false},
+		"Generation": {"a write of the spec", nil, func(p *metav1.PartialObjectMetadata) { p.Generation = 4 }, false, true},
+		"Finalizer":  {"a finalizer that was asked for", nil, func(p *metav1.PartialObjectMetadata) { p.Finalizers = []string{"theirs"} }, false, true},
+		"Theirs":     {"a finalizer that a controller added", nil, func(p *metav1.PartialObjectMetadata) { p.Finalizers = []string{"ours", "theirs"} }, true, true},
+		"Owner":      {"an owner that was asked for", nil, func(p *metav1.PartialObjectMetadata) { p.OwnerReferences = nil }, false, true},
+		"UID":        {"another object", nil, func(p *metav1.PartialObjectMetadata) { p.UID = "w" }, false, false},
+		"Counted":    {"a status that is counted", plain, written(entry("controller", "status", `{"f:status":{}}`)), true, false},
+		"Taken":      {"a field of another manager", plain, written(entry("kubectl-edit", "", `{"f:spec":{}}`)), false, false},
+		"Managers":   {"nothing shows who wrote it", func(p *metav1.PartialObjectMetadata) { p.Generation = 0 }, func(p *metav1.PartialObjectMetadata) { p.ResourceVersion = "8" }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := live(tc.change)
+			base, got := live(tc.from, nil), live(tc.from, tc.change)
 			if diff := cmp.Diff([]bool{tc.form, tc.version}, []bool{got.form == base.form, got.version == base.version}); diff != "" {
 				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
 			}

@@ -300,7 +300,7 @@ func TestSuspended(t *testing.T) {
 		want   int64
 		says   string
 	}{
-		"Ready":   {"nothing is left to do", metav1.ConditionTrue, 2, "True/x: Running"},
+		"Ready":   {"nothing is left to do, though it waited for memory to look anew", metav1.ConditionTrue, 2, "True/x: Running"},
 		"Failing": {"it is not as declared, and not tried again", metav1.ConditionFalse, 1, "False/x: Running"},
 		"Running": {"nobody goes on with it", metav1.ConditionUnknown, 1, "False/Suspended: it was suspended before it was done; resume it to go on with: Running"},
 	} {
@@ -308,9 +308,9 @@ func TestSuspended(t *testing.T) {
 			s := take(t, shop(func(h *helmv2.HelmRelease) {
 				h.Spec.Suspend, h.Generation, h.Status.ObservedGeneration = true, 2, 1
 				h.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
-				h.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: tc.ready, Reason: "x", Message: "Running", ObservedGeneration: 1}}
-				if tc.ready != metav1.ConditionTrue {
-					h.Status.Conditions = append(h.Status.Conditions, metav1.Condition{Type: meta.ReconcilingCondition, Status: metav1.ConditionTrue, Reason: "x"})
+				h.Status.Conditions = []metav1.Condition{
+					{Type: meta.ReadyCondition, Status: tc.ready, Reason: "x", Message: "Running", ObservedGeneration: 1},
+					{Type: meta.ReconcilingCondition, Status: metav1.ConditionTrue, Reason: "x"},
 				}
 			}))
 			if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.run.Obj)}); err != nil {

@@ -317,7 +317,7 @@ func (r *records) remember(o Object, by types.NamespacedName, desired digest.Sho
 		keys: keys, values: keys.Values(got.Labels, got.Annotations),
 	}
 	if got.Generation == 0 {
-		v.written = writtenOf(got)
+		v.written = observed.Written(got)
 	}
 	if touched, dirty := r.rememberLocking(o, v, r.reader.Of(got)); touched {
 		r.tell(touch{by, entryOf(o), dirty})

@@ -1,15 +1,11 @@
 package memo
 
 import (
-	"encoding/binary"
-	"strconv"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/cascade-gitops/cascade/inventory"
-	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
@@ -86,29 +82,9 @@ func (v *verified) differs(live *observed.Object, p *metav1.PartialObjectMetadat
 		return true
 	}
 	if live.Generation == 0 {
-		return v.written == 0 || writtenOf(p) != v.written
+		return v.written == 0 || observed.Written(p) != v.written
 	}
 	return live.Generation != v.generation
-}
-
-// writtenOf identifies who manages which fields of an object without a generation, and since when,
-// but for its status: the API server counts pods in the status of a ResourceQuota, with a write for
-// each. Whoever changes the value of a field of another takes the field from it
-// (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management), and who has
-// the same name another time, in seconds. Zero says nothing, as of an object that shows no managers.
-func writtenOf(p *metav1.PartialObjectMetadata) uint64 {
-	sum := uint64(0)
-	for _, e := range p.ManagedFields {
-		if e.Subresource == "" && e.FieldsV1 != nil {
-			since := int64(0)
-			if e.Time != nil {
-				since = e.Time.Unix()
-			}
-			d := digest.Of(e.Manager, string(e.Operation), e.APIVersion, e.FieldsV1.GetRawString(), strconv.FormatInt(since, 10))
-			sum += binary.BigEndian.Uint64(d[:]) // their order depends on when they wrote
-		}
-	}
-	return sum
 }
 
 // replace takes in a complete list, after which what is not in it is gone.

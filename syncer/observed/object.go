@@ -1,7 +1,9 @@
 package observed
 
 import (
+	"encoding/binary"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fluxcd/pkg/ssa"
@@ -9,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/directive"
 )
 
@@ -112,3 +115,23 @@ func leftAnnotations() []string {
 }
 
 func leftLabels() []string { return []string{"fluxcd.io/sync-gc-mark"} }
+
+// Written identifies who manages which fields of an object, and since when, but for its status: the API
+// server counts pods in the status of a ResourceQuota, with a write for each. It tells what of an object without a
+// generation was changed. Whoever changes the value of a field of another takes the field from it
+// (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management), and who has
+// the same name another time, in seconds. Zero says nothing, as of an object that shows no managers.
+func Written(p *metav1.PartialObjectMetadata) uint64 {
+	sum := uint64(0)
+	for _, e := range p.ManagedFields {
+		if e.Subresource == "" && e.FieldsV1 != nil {
+			since := int64(0)
+			if e.Time != nil {
+				since = e.Time.Unix()
+			}
+			d := digest.Of(e.Manager, string(e.Operation), e.APIVersion, e.FieldsV1.GetRawString(), strconv.FormatInt(since, 10))
+			sum += binary.BigEndian.Uint64(d[:]) // their order depends on when they wrote
+		}
+	}
+	return sum
+}

@@ -96,13 +96,11 @@ func MarkProgressing(o Object, format string, args ...any) {
 // status that says that somebody does would say so for as long as it is suspended. It returns what
 // Ready says then, empty if nothing was under way.
 func MarkSuspended(o Object) (why string) {
-	ready := apimeta.FindStatusCondition(o.GetConditions(), meta.ReadyCondition)
-	if ready == nil || ready.Status == metav1.ConditionTrue {
-		return ""
-	}
-	// What a failure says of the last attempt stays true; that another one runs does not.
+	// What is ready stays so, as one that waited for memory to look anew, and what a failure says of the last
+	// attempt stays true; that another one runs does not.
 	RemoveCondition(o, meta.ReconcilingCondition)
-	if ready.Status == metav1.ConditionFalse {
+	ready := apimeta.FindStatusCondition(o.GetConditions(), meta.ReadyCondition)
+	if ready == nil || ready.Status != metav1.ConditionUnknown {
 		return ""
 	}
 	why = "it was suspended before it was done; resume it to go on"
