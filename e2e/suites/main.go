@@ -47,7 +47,7 @@ func runCommand(ctx context.Context, args []string) error {
 	flags.StringVar(&o.pattern, "run", "", "run only tests that match, as go test -run does")
 	flags.StringVar(&o.names, "names", "", "write the name, the result and the seconds of each test to this file")
 	flags.IntVar(&o.jobs, "p", 2, "how many programs are built at the same time")
-	flags.DurationVar(&o.timeout, "timeout", time.Hour, "time for all of it")
+	flags.DurationVar(&o.timeout, "timeout", 3*time.Hour, "time for all of it, which is more than one hour on two cores")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
