@@ -144,6 +144,9 @@ type Build struct {
 	// metadata of the artifact has it as v1alpha1.InputsAnnotation.
 	Inputs string
 
+	// manifest is the digest of the one in a registry that the chart is of. A tag may stand
+	// for another one by now.
+	manifest string
 	// parts are downloads that went into the chart. Another build from the same
 	// downloads finds them as long as this build is held.
 	parts []*source.Snapshot
@@ -184,6 +187,11 @@ type found struct {
 	get func(ctx context.Context) (io.ReadCloser, error)
 	// digest of the file, empty if it is not known.
 	digest string
+	// manifest is the digest of the one in a registry that has the chart.
+	manifest string
+	// resolve, if there is one, takes the place of get: it finds the manifest that a tag
+	// stands for now. The key is that of the tag.
+	resolve func(ctx context.Context) (found, error)
 }
 
 // Verify checks the signature of what is in a registry; an error fails the chart. The
@@ -214,14 +222,16 @@ func (c *Charts) FromRepository(ctx context.Context, r Repository, spec Spec, ve
 	if err != nil {
 		return nil, err
 	}
-	if spec.is(at.name, version) {
+	// What was verified is what is used: the tag may stand for other content than that of
+	// the last build.
+	if spec.is(at.name, version) && (verify == nil || at.manifest == spec.Last.manifest) {
 		return spec.Last, nil
 	}
-	plain, err := c.pull(ctx, at)
+	plain, err := c.pull(ctx, at, spec.Changed)
 	if err != nil || len(files) == 0 {
 		return plain, authentication(err)
 	}
-	key := digest.Of("values", plain.Snapshot.Digest, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, files)).Hex()
+	key := digest.Of("values", plain.Snapshot.Digest, plain.manifest, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, files)).Hex()
 	return c.make(ctx, key, func() (*Build, error) {
 		chart, err := c.load(ctx, plain.Snapshot)
 		if err != nil {
@@ -246,7 +256,7 @@ func (c *Charts) FromRepository(ctx context.Context, r Repository, spec Spec, ve
 			return nil, err
 		}
 		chart.Metadata.Version = version
-		return c.finish(ctx, chart, &Build{ValuesFiles: merging, parts: []*source.Snapshot{plain.Snapshot}})
+		return c.finish(ctx, chart, &Build{ValuesFiles: merging, manifest: plain.manifest, parts: []*source.Snapshot{plain.Snapshot}})
 	})
 }
 
@@ -345,21 +355,34 @@ func (c *Charts) findTag(ctx context.Context, r Repository, u *url.URL, name, ve
 			return found{}, err
 		}
 	}
-	reference := tagOf(version)
-	if verify != nil {
-		digest, err := r.Registry.Resolve(ctx, repository, reference)
-		if err == nil {
-			err = verify(ctx, repository, digest)
-		}
-		if err != nil {
-			return found{}, wrap(ReasonVerification, fmt.Sprintf("failed to verify %s:%s", repository, reference), err)
-		}
-		reference = digest
+	tag := tagOf(version)
+	// The version is in the key, as several tags may stand for one manifest.
+	at := func(reference string) found {
+		return found{name: path.Base(name), version: version, key: digest.Of("oci", r.key(), repository, reference, version).Hex()}
 	}
-	return found{
-		name: path.Base(name), version: version, key: digest.Of("oci", r.key(), repository, reference).Hex(),
-		get: func(ctx context.Context) (io.ReadCloser, error) { return r.Registry.Pull(ctx, repository, reference) },
-	}, nil
+	resolve := func(ctx context.Context) (found, error) {
+		manifest, err := r.Registry.Resolve(ctx, repository, tag)
+		if err != nil {
+			return found{}, err
+		}
+		f := at(manifest)
+		f.manifest = manifest
+		f.get = func(ctx context.Context) (io.ReadCloser, error) { return r.Registry.Pull(ctx, repository, manifest) }
+		return f, nil
+	}
+	if verify == nil {
+		f := at(tag)
+		f.resolve = resolve
+		return f, nil
+	}
+	f, err := resolve(ctx)
+	if err == nil {
+		err = verify(ctx, repository, f.manifest)
+	}
+	if err != nil {
+		return found{}, wrap(ReasonVerification, fmt.Sprintf("failed to verify %s:%s", repository, tag), err)
+	}
+	return f, nil
 }
 
 // sha256Of returns the digest of an index in the form of snapshots, empty if it is of
@@ -372,18 +395,40 @@ func sha256Of(digest string) string {
 	return "sha256:" + hexes
 }
 
-// pull downloads a chart and checks that it is one.
-func (c *Charts) pull(ctx context.Context, at found) (*Build, error) {
-	build, err := c.make(ctx, at.key, func() (*Build, error) {
-		data, err := c.download(ctx, at)
-		if err != nil {
-			return nil, err
+// pull downloads a chart, unless it is held, and checks that it is one. anew asks what a tag
+// stands for now, even if what it stood for is held: who changes a spec wants the chart that
+// there is, and those after him get the same.
+func (c *Charts) pull(ctx context.Context, at found, anew bool) (build *Build, err error) {
+	if anew && at.resolve != nil {
+		if build, err = c.get(ctx, at); err == nil {
+			c.hold(at.key, build)
 		}
-		return c.fetched(ctx, data, at.version)
-	})
+	} else {
+		build, err = c.make(ctx, at.key, func() (*Build, error) { return c.get(ctx, at) })
+	}
 	if err != nil {
 		return nil, wrap(ReasonPull, fmt.Sprintf("cannot fetch chart '%s' of version '%s'", at.name, at.version), err)
 	}
+	return build, nil
+}
+
+func (c *Charts) get(ctx context.Context, at found) (*Build, error) {
+	if at.resolve != nil {
+		now, err := at.resolve(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return c.make(ctx, now.key, func() (*Build, error) { return c.get(ctx, now) })
+	}
+	data, err := c.download(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	build, err := c.fetched(ctx, data, at.version)
+	if err != nil {
+		return nil, err
+	}
+	build.manifest = at.manifest
 	return build, nil
 }
 
@@ -461,14 +506,19 @@ func (c *Charts) make(ctx context.Context, key string, get func() (*Build, error
 		if err != nil {
 			return nil, err
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for key, m := range c.builds {
-			if m.snapshot.Value() == nil {
-				delete(c.builds, key)
-			}
-		}
-		c.builds[key] = remember(build)
+		c.hold(key, build)
 		return build, nil
 	})
+}
+
+// hold lets others find a build, as long as somebody holds its snapshot.
+func (c *Charts) hold(key string, build *Build) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, m := range c.builds {
+		if m.snapshot.Value() == nil {
+			delete(c.builds, key)
+		}
+	}
+	c.builds[key] = remember(build)
 }

@@ -218,7 +218,7 @@ func (l *local) distant(d *helmchart.Dependency, from map[string]access, b *budg
 	if err != nil {
 		return nil, nil, err
 	}
-	build, err := l.charts.pull(ctx, chart)
+	build, err := l.charts.pull(ctx, chart, l.spec.Changed)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -51,14 +50,8 @@ func (i *images) Resolve(ctx context.Context, repository, tag string) (string, e
 	return image.Digest, err
 }
 
-func (i *images) Pull(ctx context.Context, repository, reference string) (io.ReadCloser, error) {
-	if !strings.Contains(reference, ":") {
-		var err error
-		if reference, err = i.Resolve(ctx, repository, reference); err != nil {
-			return nil, err
-		}
-	}
-	s, err := i.images.Fetch(ctx, i.at(repository), source.Image{Revision: reference, Digest: reference},
+func (i *images) Pull(ctx context.Context, repository, digest string) (io.ReadCloser, error) {
+	s, err := i.images.Fetch(ctx, i.at(repository), source.Image{Revision: digest, Digest: digest},
 		source.ImageOptions{MediaType: source.ChartMediaType, Copy: true, MaxBytes: i.most}, nil)
 	if err != nil {
 		return nil, err

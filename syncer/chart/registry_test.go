@@ -7,6 +7,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -149,6 +150,98 @@ func TestRegistryRequests(t *testing.T) {
 	if builds[0].Snapshot != builds[2].Snapshot {
 		t.Error("the same chart has another snapshot")
 	}
+}
+
+// TestPushedAgain: what a registry has by now under a version is used where the spec changed and
+// where it was verified, and it is asked for once.
+func TestPushedAgain(t *testing.T) {
+	old := tgz(t, chartFiles("podinfo", "podinfo", "6.1.0"))
+	mended := tgz(t, chartFiles("podinfo", "podinfo", "6.1.0", "templates/a.yaml", "kind: Mended\n"))
+	for name, c := range map[string]struct {
+		reason   string
+		user     string
+		changed  bool
+		verify   bool
+		values   []string
+		restored bool
+		want     string
+	}{
+		"unchanged": {"a version is the same until somebody asks anew, as in Flux", "a", false, false, nil, false, "old"},
+		"changed":   {"who changes the spec gets what there is", "a", true, false, nil, false, "mended"},
+		"new":       {"so does who is new, though others hold the old one", "b", true, false, nil, false, "mended"},
+		"values":    {"with values files as well", "a", true, false, []string{"values-prod.yaml"}, false, "mended"},
+		"restart":   {"what others hold is shared after a restart", "b", false, false, nil, true, "old"},
+		"verified":  {"the signature is of what is used", "a", false, true, nil, false, "mended"},
+		"merged":    {"also where values files are merged", "a", false, true, []string{"values-prod.yaml"}, false, "mended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := startRegistry(t)
+			repo, charts := ociRepository(t, server), newCharts(t)
+			var verify Verify
+			if c.verify {
+				verify = func(context.Context, string, string) error { return nil }
+			}
+			build := func(spec Spec) *Build {
+				t.Helper()
+				b, err := charts.FromRepository(t.Context(), repo, spec, verify)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+			spec := Spec{User: user("a"), Chart: "podinfo", Version: "6.1.0", ValuesFiles: c.values, Generation: 1, Changed: true}
+			server.push(t, "charts/podinfo", "6.1.0", old)
+			first := build(spec)
+			server.push(t, "charts/podinfo", "6.1.0", mended)
+			spec.User, spec.Changed = user(c.user), c.changed
+			switch {
+			case c.restored:
+				spec.Last = &Build{Name: first.Name, Version: first.Version}
+			case c.user == "a":
+				spec.Last = first
+			}
+			got := build(spec)
+			text, err := got.Snapshot.ReadFile("podinfo/templates/a.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			has := "old"
+			if strings.Contains(string(text), "Mended") {
+				has = "mended"
+			}
+			if has != c.want || got.Version != first.Version {
+				t.Errorf("%s: got the %s one of version %s, want the %s one of %s", c.reason, has, got.Version, c.want, first.Version)
+			}
+			spec.Last, spec.Changed = got, false
+			layers := server.count("GET /v2/charts/podinfo/blobs")
+			if again := build(spec); again != got || server.count("GET /v2/charts/podinfo/blobs") != layers {
+				t.Errorf("%s: what is used was built again", c.reason)
+			}
+			// Who comes without a change of its own gets what the others have by now.
+			spec.User, spec.Last = user("c"), nil
+			if late := build(spec); late.Snapshot.Digest != got.Snapshot.Digest {
+				t.Errorf("%s: another one got another chart", c.reason)
+			}
+			runtime.KeepAlive(first)
+		})
+	}
+}
+
+// TestOneManifestOfTwoTags: each of two versions has its own name, also where one manifest is both.
+func TestOneManifestOfTwoTags(t *testing.T) {
+	server := startRegistry(t)
+	packed := tgz(t, chartFiles("podinfo", "podinfo", "6.1.0"))
+	repo, charts := ociRepository(t, server), newCharts(t)
+	var held []*Build
+	for _, version := range []string{"6.1.0", "v6.1.0"} {
+		server.push(t, "charts/podinfo", version, packed)
+		build, err := charts.FromRepository(t.Context(), repo, Spec{User: user(version), Chart: "podinfo", Version: version}, nil)
+		if err != nil || build.Version != version {
+			t.Errorf("FromRepository() = %+v, %v, want version %s", build, err, version)
+		}
+		held = append(held, build)
+	}
+	runtime.KeepAlive(held)
 }
 
 // TestVerify: what was verified is what is used, and a failure has its reason.

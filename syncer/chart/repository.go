@@ -50,9 +50,9 @@ type Registry interface {
 	Tags(ctx context.Context, repository string) ([]string, error)
 	// Resolve returns the digest of what a tag stands for.
 	Resolve(ctx context.Context, repository, tag string) (digest string, err error)
-	// Pull returns the layer that has the chart. The reference is a tag, or the
-	// digest of a manifest. The caller closes the reader.
-	Pull(ctx context.Context, repository, reference string) (io.ReadCloser, error)
+	// Pull returns the layer that has the chart, of the manifest with this digest. The
+	// caller closes the reader.
+	Pull(ctx context.Context, repository, digest string) (io.ReadCloser, error)
 }
 
 // OCI is the scheme of repositories that are registries.
