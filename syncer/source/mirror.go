@@ -332,12 +332,13 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 	if adv.Capabilities.Supports(capability.OFSDelta) {
 		_ = req.Capabilities.Set(capability.OFSDelta)
 	}
-	shallow := adv.Capabilities.Supports(capability.Shallow)
+	shallow, tipsOnly := adv.Capabilities.Supports(capability.Shallow), false
 	switch {
 	case want.advertised:
 		req.Wants = []plumbing.Hash{want.fetch}
 	case adv.Capabilities.Supports(capability.AllowReachableSHA1InWant), adv.Capabilities.Supports(capability.AllowTipSHA1InWant):
 		req.Wants = []plumbing.Hash{want.commit}
+		tipsOnly = !adv.Capabilities.Supports(capability.AllowReachableSHA1InWant)
 	default:
 		// The server sends only what it advertises. The commit comes with the history of
 		// its branch.
@@ -362,6 +363,11 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 		}
 	}
 	if err := m.unpack(ctx, wire, req); err != nil {
+		if tipsOnly && ctx.Err() == nil && errors.As(err, new(refusal)) {
+			// By SSH, git takes the word literally: it gives out tips of hidden references,
+			// and no commit before one. By HTTP it cannot tell them apart.
+			return m.bring(ctx, dial, want, capability.AllowTipSHA1InWant)
+		}
 		return connectError(dial, err)
 	}
 	m.packs++
@@ -371,13 +377,18 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 	return m.current.remember(want.commit)
 }
 
+// refusal is what came in the place of a pack.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
+
 func (m *mirror) unpack(ctx context.Context, wire wire, req *packp.UploadPackRequest) (err error) {
 	resp, err := wire.pack(ctx, req)
 	if err != nil {
 		if errors.Is(err, transport.ErrEmptyUploadPackRequest) {
 			return nil
 		}
-		return err
+		return refusal{err}
 	}
 	defer func() {
 		if cerr := resp.Close(); err == nil && cerr != nil && ctx.Err() == nil {

@@ -250,6 +250,44 @@ func TestReferences(t *testing.T) {
 	}
 }
 
+// TestTipsOnly: a server that gives out tips, and no commits before them, is asked for the history
+// of the branch, as one that gives out neither.
+func TestTipsOnly(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	first := o.commit("main", map[string]string{"a.yaml": "first"})
+	second := o.commit("main", map[string]string{"a.yaml": "second"})
+	o.commit("main", map[string]string{"a.yaml": "third"})
+	hidden := o.commit("aside", map[string]string{"a.yaml": "hidden"})
+	o.git("", "update-ref", "refs/hidden/tip", hidden)
+	o.git("", "update-ref", "-d", "refs/heads/aside")
+	o.git("", "config", "uploadpack.hideRefs", "refs/hidden")
+	o.git("", "config", "uploadpack.allowReachableSHA1InWant", "false")
+	o.git("", "config", "uploadpack.allowTipSHA1InWant", "true")
+	shell := Origin{URL: o.SSHURL(repository), Secret: map[string][]byte{"identity": o.ClientKey(), "known_hosts": []byte(o.KnownHosts())}}
+	before := o.Requests(repository).Fetches
+	for name, from := range map[string]Origin{"HTTP": o.url(), "SSH": shell} {
+		m := mirrors(t)
+		var last *Snapshot
+		for _, want := range []struct{ content, commit string }{{"first", first}, {"second", second}, {"hidden", hidden}} {
+			s, err := m.Fetch(t.Context(), from, Reference{Branch: "main", Commit: want.commit}, Options{}, last)
+			if err != nil {
+				t.Errorf("%s: the %s commit: %v", name, want.content, err)
+				continue
+			}
+			if last = s; read(t, s, "a.yaml") != want.content {
+				t.Errorf("%s: read %q, want %q", name, read(t, s, "a.yaml"), want.content)
+			}
+		}
+		if _, err := m.Fetch(t.Context(), from, Reference{Branch: "main", Commit: strings.Repeat("1", 40)}, Options{}, last); err == nil {
+			t.Errorf("%s: a commit that the server does not have was fetched", name)
+		}
+	}
+	// By HTTP git cannot tell tips from others: the history is asked for in vain only.
+	if got := o.Requests(repository).Fetches - before; got > 5 {
+		t.Errorf("%d requests for packs by HTTP, want no more than one for each commit, and one more", got)
+	}
+}
+
 // TestTagsOfOneVersion: the newest commit of the tags of one version counts, whatever it takes
 // to look at all of them: SSH serves one request for each connection.
 func TestTagsOfOneVersion(t *testing.T) {

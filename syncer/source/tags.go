@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -124,8 +125,9 @@ func (m *mirror) list(ctx context.Context, dial *dialer) (*packp.AdvRefs, error)
 	return adv, nil
 }
 
-// bring has a target in the present generation. SSH serves one request for each connection.
-func (m *mirror) bring(ctx context.Context, dial *dialer, want target) error {
+// bring has a target in the present generation, as if the server were without some
+// capabilities. SSH serves one request for each connection.
+func (m *mirror) bring(ctx context.Context, dial *dialer, want target, without ...capability.Capability) error {
 	if m.holds(want) {
 		return nil
 	}
@@ -137,6 +139,9 @@ func (m *mirror) bring(ctx context.Context, dial *dialer, want target) error {
 	adv, err := wire.references(ctx)
 	if err != nil {
 		return connectError(dial, err)
+	}
+	for _, c := range without {
+		adv.Capabilities.Delete(c)
 	}
 	return m.receive(ctx, dial, wire, adv, want)
 }
@@ -188,11 +193,12 @@ func (m *Mirrors) Contains(ctx context.Context, origin Origin, tip, commit, tag 
 	if err != nil {
 		return false, connectError(dial, err)
 	}
+	single := adv.Capabilities.Supports(capability.AllowReachableSHA1InWant)
 	want, sends := plumbing.NewHash(commit), uint32(0)
 	if tag != "" {
 		want, sends = plumbing.NewHash(tag), 1
-	} else if !adv.Capabilities.Supports(capability.AllowReachableSHA1InWant) && !adv.Capabilities.Supports(capability.AllowTipSHA1InWant) {
-		return false, failf(ReasonGitOperationFailed, "cannot find out whether commit %s is on the branch: the server gives out no single commits (uploadpack.allowReachableSHA1InWant)", commit)
+	} else if !single && !adv.Capabilities.Supports(capability.AllowTipSHA1InWant) {
+		return false, noSingleCommits(commit)
 	}
 	req := packp.NewUploadPackRequestFromCapabilities(adv.Capabilities)
 	multiplexed := sideband.Sideband
@@ -205,6 +211,9 @@ func (m *Mirrors) Contains(ctx context.Context, origin Origin, tip, commit, tag 
 	}
 	req.Wants, req.Haves = []plumbing.Hash{want}, []plumbing.Hash{plumbing.NewHash(tip)}
 	answer, err := wire.pack(ctx, req)
+	if err != nil && tag == "" && !single && ctx.Err() == nil {
+		return false, fmt.Errorf("%w: %w", noSingleCommits(commit), connectError(dial, err))
+	}
 	if err != nil {
 		return false, connectError(dial, err)
 	}
@@ -222,4 +231,8 @@ func (m *Mirrors) Contains(ctx context.Context, origin Origin, tip, commit, tag 
 		return false, failf(ReasonGitOperationFailed, "cannot read the server's answer: it is no pack")
 	}
 	return binary.BigEndian.Uint32(begin[8:]) == sends, nil
+}
+
+func noSingleCommits(commit string) error {
+	return failf(ReasonGitOperationFailed, "cannot find out whether commit %s is on the branch: the server gives out no single commits (uploadpack.allowReachableSHA1InWant)", commit)
 }

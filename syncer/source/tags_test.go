@@ -178,6 +178,13 @@ func TestContains(t *testing.T) {
 	if got, err := m.Contains(t.Context(), login, third, first, of[first]); err != nil || !got {
 		t.Errorf("by its tag: %v, %v", got, err)
 	}
+	o.git("", "config", "uploadpack.allowTipSHA1InWant", "true")
+	if _, err := m.Contains(t.Context(), shell, third, first, ""); err == nil || !strings.Contains(err.Error(), "gives out no single commits") {
+		t.Errorf("a server that gives out tips: %v", err)
+	}
+	if got, err := m.Contains(t.Context(), login, third, first, ""); err != nil || !got {
+		t.Errorf("one that cannot tell tips apart: %v, %v", got, err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := m.Contains(ctx, login, third, first, ""); err == nil {
