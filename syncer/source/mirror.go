@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"weak"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -109,7 +110,7 @@ func NewMirrors(dir string, maxPackBytes int64) *Mirrors {
 
 // Fetch resolves the reference at the origin and returns its snapshot. If the reference
 // still points to the commit of last, Fetch returns last, and its only request was for
-// the list of references.
+// the list of references. Those who wait for the same origin share one.
 func (m *Mirrors) Fetch(ctx context.Context, origin Origin, ref Reference, options Options, last *Snapshot) (_ *Snapshot, err error) {
 	// The library has panicked on what servers sent (CVE-2025-21614, CVE-2026-33762).
 	// Only this one repository gets an error.
@@ -207,6 +208,13 @@ type mirror struct {
 
 	current *generation
 	packs   int
+	// adv is the last list of references, nil unless others waited when it came. It is the
+	// one with this number of those that were begun.
+	adv    *packp.AdvRefs
+	number int64
+
+	// begun counts the lists that were asked for, waiting those who wait to ask for one.
+	begun, waiting atomic.Int64
 }
 
 func (m *mirror) enter(ctx context.Context) error {
@@ -223,10 +231,25 @@ func (m *mirror) leave() { <-m.turn }
 // obtain resolves a reference and returns a generation that has the commit. The
 // generation is nil if the caller has a snapshot of it already.
 func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known func(*packp.AdvRefs, target) bool) (*generation, target, error) {
-	if err := m.enter(ctx); err != nil {
+	came := m.begun.Load()
+	m.waiting.Add(1)
+	err := m.enter(ctx)
+	m.waiting.Add(-1)
+	if err != nil {
 		return nil, target{}, err
 	}
 	defer m.leave()
+	defer func() {
+		if m.waiting.Load() == 0 {
+			m.adv = nil // it may be large
+		}
+	}()
+	if m.adv != nil && m.number > came {
+		if gen, want, ok := m.shared(ref, known); ok {
+			return gen, want, nil
+		}
+	}
+	number := m.begun.Add(1)
 	wire, err := dial.connect(ctx)
 	if err != nil {
 		return nil, target{}, connectError(dial, err)
@@ -236,6 +259,7 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 	if err != nil {
 		return nil, target{}, connectError(dial, err)
 	}
+	m.adv, m.number = adv, number
 	targets, err := resolve(adv, ref)
 	if err != nil {
 		return nil, target{}, err
@@ -274,6 +298,21 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 		return nil, best, nil
 	}
 	return m.current, best, nil
+}
+
+// shared answers from the last list of references who needs no request besides. That list was
+// begun after the caller came, and says what one of its own would. Most who wait for their
+// turns find nothing new, or what somebody before them fetched: a list of each of them, one
+// after the other, would take the time of those at the end.
+func (m *mirror) shared(ref Reference, known func(*packp.AdvRefs, target) bool) (*generation, target, bool) {
+	targets, err := resolve(m.adv, ref)
+	if err != nil || len(targets) > 1 || m.current == nil || m.current.lost() {
+		return nil, target{}, false
+	}
+	if known(m.adv, targets[0]) {
+		return nil, targets[0], m.packs < m.limits.packsMost // else it is time to renew
+	}
+	return m.current, targets[0], m.holds(targets[0])
 }
 
 // exactly returns a generation that has a commit. It asks the origin only if none has.

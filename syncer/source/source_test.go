@@ -551,6 +551,94 @@ func TestIncremental(t *testing.T) {
 	}
 }
 
+// TestSharedLists: those who wait for their turns at one repository share a list of references that
+// was asked for after they came, and one pack where they want the same commit.
+func TestSharedLists(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	old := o.commit("main", map[string]string{"a.yaml": "old"})
+	refs := []Reference{onMain, onMain, onMain}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		o.git("", "update-ref", "refs/heads/"+name, old)
+		refs = append(refs, Reference{Branch: name})
+	}
+	target, _ := url.Parse("http://" + o.HTTPAddress())
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	answered, pass := make(chan struct{}), make(chan struct{})
+	var lists, packs atomic.Int64
+	var measured atomic.Bool
+	proxy.ModifyResponse = func(r *http.Response) error {
+		switch {
+		case !measured.Load():
+		case r.Request.Method == http.MethodPost:
+			packs.Add(1)
+		case lists.Add(1) == 1:
+			close(answered)
+			<-pass
+		}
+		return nil
+	}
+	front := httptest.NewServer(proxy)
+	defer front.Close()
+	from := Origin{URL: front.URL + "/" + repository + ".git"}
+	m := mirrors(t)
+	var last []*Snapshot
+	for _, ref := range refs {
+		last = append(last, fetch(t, m, from, ref, nil))
+	}
+	mir, _, err := m.mirror(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	measured.Store(true)
+	var fetching sync.WaitGroup
+	first := make(chan *Snapshot, 1)
+	fetching.Go(func() {
+		s, err := m.Fetch(t.Context(), from, onMain, Options{}, last[0])
+		if err != nil {
+			t.Errorf("the first: %v", err)
+		}
+		first <- s
+	})
+	<-answered
+	// What the first is answered has nothing of this commit, of which the others were told.
+	commit := o.commit("main", map[string]string{"a.yaml": "new"})
+	got := make([]*Snapshot, len(refs))
+	for i, ref := range refs {
+		fetching.Go(func() {
+			var err error
+			if got[i], err = m.Fetch(t.Context(), from, ref, Options{}, last[i]); err != nil {
+				t.Errorf("%+v: %v", ref, err)
+			}
+		})
+	}
+	for mir.waiting.Load() < int64(len(refs)) {
+		time.Sleep(time.Millisecond)
+	}
+	close(pass)
+	fetching.Wait()
+
+	if s := <-first; s != last[0] {
+		t.Error("the first has something else than it was answered")
+	}
+	for i, ref := range refs {
+		switch {
+		case got[i] == nil:
+		case ref == onMain && got[i].Commit != commit:
+			t.Errorf("main is at %s, want %s: the list was asked for before it was pushed", got[i].Commit, commit)
+		case ref != onMain && got[i] != last[i]:
+			t.Errorf("%s did not change, and has another snapshot", ref.Branch)
+		}
+	}
+	// That of the first, that of one who waited, and that of whoever needs a pack.
+	if lists.Load() > 3 || packs.Load() != 1 {
+		t.Errorf("%d lists and %d packs were asked for, want 3 and 1 at most", lists.Load(), packs.Load())
+	}
+	if mir.adv != nil {
+		t.Error("a list is kept that nobody waits for")
+	}
+}
+
 // TestMultiACK: Azure DevOps refuses requests for a pack that do not ask for one of the
 // forms of multi_ack, and what it answers to those that do is understood.
 func TestMultiACK(t *testing.T) {
