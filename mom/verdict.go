@@ -300,15 +300,52 @@ func (f Facts) children() []string {
 	var waiting []string
 	for i := range f.Children {
 		child := &f.Children[i]
-		unready := notReady(child)
-		if f.leftAlone(child) {
-			unready = ""
-		}
-		if why := cmp.Or(unready, f.unasked(child, child.Status.LastHandledReconcileAt), f.unmoved(child)); why != "" && !child.Spec.Suspend {
+		if why := cmp.Or(f.unready(child), f.unasked(child, child.Status.LastHandledReconcileAt), f.unmoved(child)); why != "" && !child.Spec.Suspend {
 			waiting = append(waiting, fmt.Sprintf("Child/%s/%s: %s", child.Namespace, child.Name, why))
 		}
 	}
 	return waiting
+}
+
+// unready is why a child is not. One that is not because a person suspended a layer before it was in place says only that,
+// for as long as it is so: then its other layers count, and what its agent reports.
+func (f Facts) unready(child *v1alpha1.Child) string {
+	status := &child.Status
+	is := meta.FindStatusCondition(status.Conditions, v1alpha1.ReadyCondition)
+	switch {
+	case f.leftAlone(child):
+		return ""
+	case is == nil || is.Reason != v1alpha1.ReasonSuspended || is.ObservedGeneration < child.Generation ||
+		meta.IsStatusConditionTrue(status.Conditions, v1alpha1.SeededCondition): // else all below it is suspended, as its agent reports
+		return notReady(child)
+	}
+	for _, entry := range status.Layers {
+		if !entry.Ready && !slices.ContainsFunc(f.Layers, func(l v1alpha1.Layer) bool {
+			return l.Namespace == child.Namespace && l.Name == entry.Name && l.Spec.Suspend
+		}) {
+			return fmt.Sprintf("layer %s: %s: %s", entry.Name, entry.Reason, entry.Message)
+		}
+	}
+	withAgent := false
+	for i := range f.Layers {
+		l := &f.Layers[i]
+		if !l.DeletionTimestamp.IsZero() || !selects(l, child) {
+			continue
+		}
+		if !slices.ContainsFunc(status.Layers, func(entry v1alpha1.ChildLayer) bool { return entry.Name == l.Name }) {
+			return "layer " + l.Name + " is not looked at yet"
+		}
+		withAgent = withAgent || l.Spec.Agent != nil
+	}
+	switch report := status.Report; {
+	case status.HeardAt != nil:
+		return "it was last heard of at " + status.HeardAt.UTC().Format(time.RFC3339)
+	case report == nil && withAgent:
+		return "its agent has not reported yet"
+	case report != nil && !report.Ready:
+		return report.Reason + ": " + report.Message
+	}
+	return ""
 }
 
 // leftAlone reports whether a child is one that no layer selects, as its agent says and the layers do: all Clusters

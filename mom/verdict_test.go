@@ -93,6 +93,26 @@ func alone(f *Facts) {
 	}
 }
 
+// extras has a second layer select the child, which a person suspended before it was in place, and the child as its
+// agent leaves it. more changes that.
+func extras(more func(*Facts)) func(*Facts) {
+	return func(f *Facts) {
+		f.Children[0].Labels = f.Clusters[0].Labels
+		layer := f.Layers[0].DeepCopy()
+		layer.Name, layer.Spec.Suspend, layer.Spec.Agent, layer.Status = "extras", true, nil, v1alpha1.LayerStatus{Conditions: ready("False", 2)}
+		f.Layers = append(f.Layers, *layer)
+		status := &f.Children[0].Status
+		status.Conditions = nil
+		for _, kind := range []string{v1alpha1.SeededCondition, v1alpha1.ReadyCondition} {
+			status.Conditions = append(status.Conditions, metav1.Condition{
+				Type: kind, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonSuspended, Message: "layer extras is suspended and was never pushed", ObservedGeneration: 2,
+			})
+		}
+		status.Layers[0].Ready, status.Report = true, &v1alpha1.Report{Ready: true}
+		more(f)
+	}
+}
+
 func TestJudge(t *testing.T) {
 	lapses := metav1.NewTime(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	for name, tc := range map[string]struct {
@@ -187,6 +207,34 @@ func TestJudge(t *testing.T) {
 			moved("", "", "")(f)
 			f.Children, f.Layers[0].Spec.ClusterSelector = nil, metav1.LabelSelector{}
 		}, nil, nil},
+		"LayerSuspended": {"nor does who suspends a layer before it was in place", extras(func(*Facts) {}), nil, nil},
+		"LayerSuspendedHalfway": {"or while it was not", extras(func(f *Facts) {
+			f.Children[0].Status.Layers = append(f.Children[0].Status.Layers, v1alpha1.ChildLayer{Name: "extras", Suspended: true, Reason: "ApplyFailed"})
+		}), nil, nil},
+		"LayerSuspendedAlone": {"one that nothing else selects is as one that nothing does", extras(func(f *Facts) {
+			f.Layers, f.Children[0].Status.Layers, f.Children[0].Status.Report = f.Layers[1:], nil, nil
+		}), nil, nil},
+		"LayerSuspendedBehind": {"another layer is not in place", extras(func(f *Facts) {
+			f.Children[0].Status.Layers[0] = v1alpha1.ChildLayer{Name: "master", Reason: "ApplyFailed", Message: "no"}
+		}), []string{"Child/n/one: layer master: ApplyFailed: no"}, nil},
+		"LayerSuspendedNew": {"nor one that a commit added", extras(func(f *Facts) {
+			added := *f.Layers[0].DeepCopy()
+			added.Name = "base"
+			f.Layers = append(f.Layers, added)
+		}), []string{"Child/n/one: layer base is not looked at yet"}, nil},
+		"LayerSuspendedBefore": {"the child changed since", extras(func(f *Facts) { f.Children[0].Generation = 3 }),
+			[]string{"Child/n/one: it was changed, and is not looked at yet"}, nil},
+		"LayerSuspendedUnreported": {"nothing is known of what the child syncs", extras(func(f *Facts) { f.Children[0].Status.Report = nil }),
+			[]string{"Child/n/one: its agent has not reported yet"}, nil},
+		"LayerSuspendedSilent": {"nor any more", extras(func(f *Facts) { f.Children[0].Status.HeardAt = &lapses }),
+			[]string{"Child/n/one: it was last heard of at 2030-01-02T03:04:05Z"}, nil},
+		"LayerSuspendedFailing": {"that is not in place", extras(func(f *Facts) {
+			f.Children[0].Status.Report = &v1alpha1.Report{Reason: "KustomizationFailing", Message: "apps"}
+		}), []string{"Child/n/one: KustomizationFailing: apps"}, nil},
+		"AllBelowSuspended": {"nobody knows whether all below a child is meant to stand", extras(func(f *Facts) {
+			f.Children[0].Status.Conditions[0].Status, f.Children[0].Status.Conditions[0].Reason = metav1.ConditionTrue, v1alpha1.ReasonSucceeded
+			f.Children[0].Status.Conditions[1].Message = "all Kustomizations and HelmReleases, 2, are suspended"
+		}), []string{"Child/n/one: Suspended: all Kustomizations and HelmReleases, 2, are suspended"}, nil},
 		"NoAgent": {"it may go, and says what ends with it", func(f *Facts) { f.Layers[0].Spec.Agent = nil },
 			nil, []string{"Child/n/one: it has no agent of its own, and gets what Git says only from here"}},
 		"Credential": {"a credential that lapses", func(f *Facts) {
