@@ -1088,6 +1088,29 @@ func TestUnderWay(t *testing.T) {
 	idle()
 }
 
+// TestForgotten: the source lost its journal, or its agent is in another namespace by now. The next pivot is none that the
+// target has on record as done, and by which nobody would end it.
+func TestForgotten(t *testing.T) {
+	w := newWorld(t, 1)
+	w.declares = nil
+	move := func(from, to string) Journal {
+		t.Helper()
+		j, err := w.pivot(from, to, &life{}).Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.at(to, from)
+		return j
+	}
+	move("mom", "master")
+	first := move("master", "mom")
+	move("mom", "master")
+	delete(w.sides["master"].objects, key{schema.GroupKind{Kind: "ConfigMap"}, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: first.nameOf(Source)}})
+	if second := move("master", "mom"); second.ID == first.ID {
+		t.Errorf("two pivots have the name %s", first.ID)
+	}
+}
+
 // TestClocks: by the clock of another process the hold is over, and it turns back. The first one
 // does not pause again what that one let go.
 func TestClocks(t *testing.T) {

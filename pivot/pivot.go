@@ -91,6 +91,8 @@ const (
 	look = time.Second
 	// mostLooks bounds the looks of one step at which something was left to do.
 	mostLooks = 200
+	// mostEpoch is one to which no pivot comes: whoever may write in the target can have its journal say more.
+	mostEpoch = 1 << 40
 	// callTimeout bounds a call.
 	callTimeout = 15 * time.Second
 )
@@ -243,6 +245,17 @@ func (p *Pivot) begin(ctx context.Context) error {
 	}
 	if p.UnderWay {
 		return ErrIdle
+	}
+	if p.config == nil {
+		// A source that lost its journal, or has it elsewhere by now, does not know what a former pivot was called: what the target has
+		// of that would count for this one.
+		former, err := p.receipt(ctx)
+		if err != nil {
+			return err
+		}
+		if former.isOf(p.journal) && former.Epoch > 0 && former.Epoch < mostEpoch {
+			p.journal.Epoch = former.Epoch
+		}
 	}
 	p.journal.ID = fmt.Sprintf("%s-%d", p.journal.set(), p.journal.Epoch+1)
 	f, err := p.checkFacts(ctx)

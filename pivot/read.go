@@ -71,22 +71,24 @@ func (p *Pivot) records(ctx context.Context, f *Facts) error {
 		f.Held[name] = firstsync.ManagedBy(here, name) == p.journal.ID
 		f.Away[name] = firstsync.ManagedBy(there, name) != ""
 	}
-	cm := &corev1.ConfigMap{}
-	err = get(ctx, p.Target.Client, types.NamespacedName{Namespace: p.Target.Namespace, Name: p.journal.nameOf(Target)}, cm)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read the journal in %s: %w", p.Target.Name, err)
-	}
-	j, err := decode(cm)
-	if err != nil {
-		return err
-	}
-	if j.ID == p.journal.ID {
+	j, err := p.receipt(ctx)
+	if err == nil && j.ID == p.journal.ID {
 		f.Receipt = j.Step
 	}
-	return nil
+	return err
+}
+
+// receipt is the journal that the target has of these Clusters, of this pivot or a former one; its ID is empty if there is none.
+func (p *Pivot) receipt(ctx context.Context) (Journal, error) {
+	cm := &corev1.ConfigMap{}
+	err := get(ctx, p.Target.Client, types.NamespacedName{Namespace: p.Target.Namespace, Name: p.journal.nameOf(Target)}, cm)
+	if apierrors.IsNotFound(err) {
+		return Journal{}, nil
+	}
+	if err != nil {
+		return Journal{}, fmt.Errorf("cannot read the journal in %s: %w", p.Target.Name, err)
+	}
+	return decode(cm)
 }
 
 // recordOf reads the record of a tier's first sync; it is empty where there is none.

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -478,7 +479,16 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 		return nil, fmt.Errorf("cannot connect to the child: %w", err)
 	}
 	is = &running{kubeconfig: version, to: to}
-	there := pivot.Side{Name: "the child", Client: c, Namespace: v1alpha1.AgentNamespace, Kubeconfig: at}
+	there, role := pivot.Side{Name: "the child", Client: c, Kubeconfig: at}, pivot.Target
+	if to == v1alpha1.ManagementParent {
+		role = pivot.Source
+	}
+	if err := identify(ctx, there, role, child); err != nil {
+		return nil, err
+	}
+	if there.Namespace, err = agentOf(ctx, c, role, name); err != nil {
+		return nil, err
+	}
 	is.pivot = &pivot.Pivot{
 		Source: r.Side, Target: there, Clusters: []types.NamespacedName{name}, Keep: true, Own: true, Holder: r.Holder, Program: r.Program, Now: r.Now,
 		Rest: pivot.DefaultRest, Wait: func(context.Context, time.Duration) error { return errPiece },
@@ -488,12 +498,8 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 			}
 		},
 	}
-	role := pivot.Target
-	if to == v1alpha1.ManagementParent {
-		is.pivot.Source, is.pivot.Target, is.pivot.Keep, role = there, r.Side, false, pivot.Source
-	}
-	if err := identify(ctx, there, role, child); err != nil {
-		return nil, err
+	if role == pivot.Source {
+		is.pivot.Source, is.pivot.Target, is.pivot.Keep = there, r.Side, false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -502,6 +508,35 @@ func (r *Reconciler) pivotOf(ctx context.Context, child *v1alpha1.Child, to v1al
 	}
 	r.running[key] = is
 	return is, nil
+}
+
+// agentOf is the namespace of the child's agent, which has its journals and its record: elsewhere, nobody would end the
+// pivot when this tier is gone, or learn who has the Cluster. It is the usual one where an agent is there, or no
+// Deployment anywhere.
+func agentOf(ctx context.Context, there client.Reader, role pivot.Role, cluster types.NamespacedName) (string, error) {
+	agents, err := pivot.Agents(ctx, there)
+	if err != nil || len(agents) == 0 || slices.Contains(agents, v1alpha1.AgentNamespace) {
+		return v1alpha1.AgentNamespace, err
+	}
+	// What is under way goes on where it has its journal: there may be another agent since it began. An earlier version
+	// began the way back in the usual namespace whoever was where.
+	places := agents
+	if role == pivot.Source {
+		places = append(slices.Clone(agents), v1alpha1.AgentNamespace)
+	}
+	for _, namespace := range places {
+		journals, err := pivot.Journals(ctx, there, namespace)
+		if err != nil {
+			return "", err
+		}
+		if slices.ContainsFunc(journals[role], func(j pivot.Journal) bool { return !j.Step.Over() && j.Concerns(cluster) }) {
+			return namespace, nil
+		}
+	}
+	if len(agents) > 1 {
+		return "", fmt.Errorf("cannot tell which agent of the child is to have the Cluster: there is one in namespace %s; say which to cascade pivot, with --to-agent-namespace", strings.Join(agents, " and "))
+	}
+	return agents[0], nil
 }
 
 // identify fails unless the child, as one side of a pivot, is the recorded cluster.

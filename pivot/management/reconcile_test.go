@@ -3,6 +3,7 @@ package management
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -13,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -243,10 +246,14 @@ func kubeconfigOf(api *httptest.Server, name string) *corev1.Secret {
 func lost(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	answers := map[string]string{
-		"/api":                           `{"kind": "APIVersions", "versions": ["v1"]}`,
-		"/apis":                          `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
-		"/api/v1":                        `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [{"name": "namespaces", "kind": "Namespace"}, {"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`,
-		"/api/v1/namespaces/kube-system": `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system", "uid": "there"}}`,
+		"/api":                               `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/apis":                              `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
+		"/api/v1":                            `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [{"name": "namespaces", "kind": "Namespace"}, {"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`,
+		"/apis/apps/v1":                      `{"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [{"name": "deployments", "kind": "Deployment", "namespaced": true}]}`,
+		"/apis/apps/v1/deployments":          `{"kind": "DeploymentList", "apiVersion": "apps/v1", "items": []}`,
+		"/apis/rbac.authorization.k8s.io/v1": `{"kind": "APIResourceList", "groupVersion": "rbac.authorization.k8s.io/v1", "resources": [{"name": "clusterrolebindings", "kind": "ClusterRoleBinding"}]}`,
+		"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings": `{"kind": "ClusterRoleBindingList", "apiVersion": "rbac.authorization.k8s.io/v1", "items": []}`,
+		"/api/v1/namespaces/kube-system":                         `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system", "uid": "there"}}`,
 	}
 	answer, ok := answers[req.URL.Path]
 	if !ok {
@@ -254,6 +261,105 @@ func lost(w http.ResponseWriter, req *http.Request) {
 		answer = `{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}`
 	}
 	_, _ = w.Write([]byte(answer))
+}
+
+// TestAgentElsewhere: journal and record of the child are where its agent is, and not where anybody may have put something
+// of that name.
+func TestAgentElsewhere(t *testing.T) {
+	const self, parent, usual = v1alpha1.ManagementSelf, v1alpha1.ManagementParent, v1alpha1.AgentNamespace
+	journal := func(role pivot.Role, namespace, step string) corev1.ConfigMap {
+		return corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cascade-pivot." + string(role) + ".x", Labels: map[string]string{v1alpha1.PivotLabel: string(role)}},
+			Data:       map[string]string{"journal.json": fmt.Sprintf(`{"format":1,"id":"x-1","step":%q,"clusters":[{"namespace":"fleet","name":"master"}]}`, step)},
+		}
+	}
+	for name, tt := range map[string]struct {
+		reason string
+		to     v1alpha1.Management
+		// agents are the namespaces with a Deployment, roles those whose account has a role in the whole cluster.
+		agents, roles []string
+		journals      []corev1.ConfigMap
+		want, says    string
+	}{
+		"Self":            {"a person installed it", self, []string{"ops"}, []string{"ops"}, nil, "ops", ""},
+		"Parent":          {"the way back", parent, []string{"ops"}, []string{"ops"}, nil, "ops", ""},
+		"Usual":           {"a layer installed it", self, []string{usual}, nil, nil, usual, ""},
+		"Beside":          {"a tenant has an agent of his own", self, []string{usual, "ops"}, []string{usual, "ops"}, nil, usual, ""},
+		"None":            {"it is no Deployment", self, nil, nil, nil, usual, ""},
+		"Anybody":         {"a tenant has a Deployment of that name", parent, []string{"ops"}, []string{"other"}, nil, usual, ""},
+		"AnybodyBeside":   {"nor does that keep the other one from it", parent, []string{"ops", "tenant"}, []string{"ops"}, nil, "ops", ""},
+		"Several":         {"which one is meant nobody knows", self, []string{"flux", "ops"}, []string{"flux", "ops"}, nil, "", "namespace flux and ops; say which to cascade pivot, with --to-agent-namespace"},
+		"SeveralUnderWay": {"another one came since it began", self, []string{"flux", "ops"}, []string{"flux", "ops"}, []corev1.ConfigMap{journal(pivot.Target, "ops", "copy")}, "ops", ""},
+		"Before":          {"an earlier version began it, and who ends it is the agent", self, []string{"ops"}, []string{"ops"}, []corev1.ConfigMap{journal(pivot.Target, usual, "switch")}, "ops", ""},
+		"BackBefore":      {"what an earlier version holds the Cluster by is there", parent, []string{"ops"}, []string{"ops"}, []corev1.ConfigMap{journal(pivot.Source, usual, "copy")}, usual, ""},
+		"BackOver":        {"that came to its end", parent, []string{"ops"}, []string{"ops"}, []corev1.ConfigMap{journal(pivot.Source, usual, "done")}, "ops", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deployments := appsv1.DeploymentList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DeploymentList"}}
+			for _, namespace := range tt.agents {
+				d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName}}
+				d.Spec.Template.Spec.ServiceAccountName = "account"
+				deployments.Items = append(deployments.Items, d)
+			}
+			bindings := rbacv1.ClusterRoleBindingList{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBindingList"}}
+			for _, namespace := range tt.roles {
+				bindings.Items = append(bindings.Items, rbacv1.ClusterRoleBinding{
+					Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "account"}},
+				})
+			}
+			api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				var list any
+				switch path := req.URL.Path; {
+				case path == "/apis/apps/v1/deployments":
+					list = deployments
+				case path == "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings":
+					list = bindings
+				case strings.HasSuffix(path, "/configmaps"):
+					found := corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMapList"}}
+					for _, cm := range tt.journals {
+						if path == "/api/v1/namespaces/"+cm.Namespace+"/configmaps" {
+							found.Items = append(found.Items, cm)
+						}
+					}
+					list = found
+				default:
+					lost(w, req)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_ = json.NewEncoder(w).Encode(list)
+			}))
+			t.Cleanup(api.Close)
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(kubeconfigOf(api, "master")).Build()
+			r := &Reconciler{Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: "own"}, Now: time.Now}
+			is, err := r.pivotOf(t.Context(), &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+				Status: v1alpha1.ChildStatus{Identity: &v1alpha1.ChildIdentity{KubeSystemUID: "there"}},
+			}, tt.to)
+			if tt.says != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.says) {
+					t.Errorf("%s: got %v", tt.reason, err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			there, here := is.pivot.Target, is.pivot.Source
+			if tt.to == parent {
+				there, here = here, there
+			}
+			if there.Namespace != tt.want || here.Namespace != "own" {
+				t.Errorf("%s: the agent of the child is in %s, want %s; that of this tier in %s", tt.reason, there.Namespace, tt.want, here.Namespace)
+			}
+		})
+	}
 }
 
 // TestJournalLost: the child lost its journal of a pivot back that nobody declares any more, as with
