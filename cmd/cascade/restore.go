@@ -11,7 +11,6 @@ import (
 
 	agekey "filippo.io/age"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -119,25 +118,14 @@ func (r *restoring) run(ctx context.Context) error {
 }
 
 // into is the namespace of what the tier has on record, by which is decided what of a state may be made: that of its
-// agent. Without one, as in a mom or before there is any, it is where the tier has records, or the state has them.
+// agent. Without one, as in a mom or before there is any, it is where the tier has records, or else the state has them.
 func (r *restoring) into(ctx context.Context, cl client.Client, s *archive.Snapshot) (string, error) {
-	there, err := r.recordsIn(ctx, cl)
+	saved := state.RecordsIn(s)
+	there, err := r.recordsIn(ctx, cl, saved)
 	if err != nil {
 		return "", err
 	}
-	saved := state.RecordsIn(s)
-	if there == "" {
-		there = cmp.Or(saved, v1alpha1.AgentNamespace)
-		for _, name := range []string{v1alpha1.FirstSyncConfigMap, v1alpha1.EpochConfigMap} {
-			err := cl.Get(ctx, client.ObjectKey{Namespace: v1alpha1.AgentNamespace, Name: name}, &corev1.ConfigMap{})
-			if client.IgnoreNotFound(err) != nil {
-				return "", fmt.Errorf("cannot read ConfigMap %s/%s: %w", v1alpha1.AgentNamespace, name, err)
-			}
-			if err == nil {
-				there = v1alpha1.AgentNamespace
-			}
-		}
-	}
+	there = cmp.Or(there, saved, v1alpha1.AgentNamespace)
 	if saved != "" && saved != there {
 		r.say("the records of the state are of an agent in namespace %s: one in namespace %s does not read them", saved, there)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	agekey "filippo.io/age"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -108,7 +110,7 @@ func (s *saving) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.records, err = s.recordsIn(ctx, cl); err != nil {
+	if s.records, err = s.recordsIn(ctx, cl, ""); err != nil {
 		return err
 	}
 	at, err := s.place.open(ctx, s.now)
@@ -133,11 +135,14 @@ func (s *saving) run(ctx context.Context) error {
 	})
 }
 
-// recordsIn is the namespace of what the tier has on record, which is that of its agent; empty if nobody says one and no
-// agent is a Deployment.
-func (c *cli) recordsIn(ctx context.Context, cl client.Client) (string, error) {
+// recordsIn is the namespace of what the tier has on record, which is that of its agent; empty if nobody says one, no
+// agent is a Deployment and nothing is on record. saved is that of a state that is restored, empty if none is.
+func (c *cli) recordsIn(ctx context.Context, cl client.Client, saved string) (string, error) {
 	said := c.saidNamespace()
 	agents, err := installation.All(ctx, cl)
+	if err == nil && said == "" && len(agents) == 0 {
+		said, err = recordsLeft(ctx, cl, saved)
+	}
 	switch {
 	case apierrors.IsForbidden(err): // who may read just what is saved
 		c.say("%v; its records are taken to be in namespace %s", err, c.namespace())
@@ -148,6 +153,33 @@ func (c *cli) recordsIn(ctx context.Context, cl client.Client) (string, error) {
 		return v1alpha1.AgentNamespace, nil // tenants have an agent of their own
 	}
 	return namespaceOf(agents, "this tier", said, "-n")
+}
+
+// recordsLeft is where a tier has records whose agent is no Deployment, or none any more: it may have been uninstalled before
+// its state is saved. It is empty if there are none.
+func recordsLeft(ctx context.Context, cl client.Client, saved string) (string, error) {
+	found := map[string]bool{}
+	for _, name := range []string{v1alpha1.FirstSyncConfigMap, v1alpha1.EpochConfigMap} {
+		list := &corev1.ConfigMapList{}
+		if err := cl.List(ctx, list, client.MatchingFields{"metadata.name": name}); err != nil {
+			return "", fmt.Errorf("cannot look for the records of this tier, ConfigMaps %s: %w", name, err)
+		}
+		for i := range list.Items {
+			found[list.Items[i].Namespace] = true
+		}
+	}
+	namespaces := slices.Sorted(maps.Keys(found))
+	switch {
+	case found[v1alpha1.AgentNamespace]:
+		return v1alpha1.AgentNamespace, nil
+	case found[saved]:
+		return saved, nil
+	case len(namespaces) > 1:
+		return "", fmt.Errorf("cannot tell which records are those of this tier: there are some in namespace %s; say which with -n", strings.Join(namespaces, " and "))
+	case len(namespaces) == 1:
+		return namespaces[0], nil
+	}
+	return "", nil
 }
 
 // ownKey is one that goes with the others: keys that resist quantum computers are not mixed

@@ -85,7 +85,7 @@ func TestRecords(t *testing.T) {
 	const usual = v1alpha1.AgentNamespace
 	for name, tc := range map[string]struct {
 		reason string
-		// agents are the namespaces of those that are Deployments, and has that of the tier's records.
+		// agents are the namespaces of those that are Deployments, and has those with records.
 		agents, has, said string
 		forbidden         bool
 		// saved is where the records of the state are that is restored.
@@ -98,7 +98,12 @@ func TestRecords(t *testing.T) {
 		"Elsewhere":   {reason: "it was installed with -n", agents: "platform", has: "platform", saved: "platform", save: "platform", restore: "platform"},
 		"Said":        {reason: "somebody says so", agents: "platform", said: "platform", saved: "platform", save: "platform", restore: "platform"},
 		"Wrong":       {reason: "it has no records there", agents: "platform", said: usual, refused: "is in namespace platform"},
-		"Mom":         {reason: "its agent is no Deployment", has: usual, saved: "platform", restore: usual},
+		"Mom":         {reason: "its agent is no Deployment", has: usual, saved: "platform", save: usual, restore: usual},
+		"MomBeside":   {reason: "tenants have an agent of their own, or had", has: "platform " + usual, saved: "platform", save: usual, restore: usual},
+		"Uninstalled": {reason: "its agent is gone, and what it had on record is there", has: "platform", saved: "platform", save: "platform", restore: "platform"},
+		"Left":        {reason: "what is on record here counts, wherever the state has its own", has: "platform", saved: "gitops", save: "platform", restore: "platform"},
+		"LeftSaid":    {reason: "nobody has to guess", has: "platform other", said: "platform", saved: "platform", save: "platform", restore: "platform"},
+		"LeftSeveral": {reason: "nobody can tell which", has: "platform other", refused: "in namespace other and platform; say which with -n"},
 		"New":         {reason: "there is nothing yet: the state says where its agent was", saved: "platform", restore: "platform"},
 		"NewSaid":     {reason: "it will be elsewhere", said: "gitops", saved: "platform", save: "gitops", restore: "gitops"},
 		"Nothing":     {reason: "the state has no records either", restore: usual},
@@ -114,10 +119,13 @@ func TestRecords(t *testing.T) {
 					Namespace: namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName},
 				}})
 			}
-			if tc.has != "" {
-				objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: tc.has, Name: v1alpha1.FirstSyncConfigMap}})
+			for i, namespace := range strings.Fields(tc.has) {
+				name := []string{v1alpha1.FirstSyncConfigMap, v1alpha1.EpochConfigMap}[i]
+				objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
 			}
-			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithIndex(&corev1.ConfigMap{}, "metadata.name", func(o client.Object) []string {
+				return []string{o.GetName()}
+			}).WithInterceptorFuncs(interceptor.Funcs{
 				List: func(ctx context.Context, cl client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
 					if tc.forbidden {
 						return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "", errors.New("no"))
@@ -132,7 +140,7 @@ func TestRecords(t *testing.T) {
 				s = snapshot("tier", "holder", 0)
 				s.Objects[0].SetNamespace(tc.saved)
 			}
-			save, saveErr := c.recordsIn(t.Context(), cl)
+			save, saveErr := c.recordsIn(t.Context(), cl, "")
 			restore, restoreErr := (&restoring{cli: c}).into(t.Context(), cl, s)
 			for _, err := range []error{saveErr, restoreErr} {
 				if (err != nil) != (tc.refused != "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
