@@ -253,12 +253,9 @@ func (r *run) above(ctx context.Context, child client.Reader, records []*record.
 			continue
 		}
 		if !read {
-			cm := &corev1.ConfigMap{}
-			err := child.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}, cm)
-			if client.IgnoreNotFound(err) != nil {
-				return nil, cannotReach(fmt.Errorf("cannot read who led the tier in the child: %w", err))
+			if below, err = epoch.Below(ctx, child); err != nil {
+				return nil, cannotReach(err)
 			}
-			below, _ = epoch.MarksOf(cm) // by what its agent cannot read either it leads nothing
 			read = true
 		}
 		if !slices.ContainsFunc(below, func(m epoch.Mark) bool { return m.Holder == found.Parent.Holder }) {

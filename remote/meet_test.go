@@ -44,7 +44,7 @@ type far struct {
 	mu sync.Mutex
 	// record is the ConfigMap; nil while it may not be listed.
 	record *corev1.ConfigMap
-	// epoch says who led the tier in the child, if there is one.
+	// epoch says who led the tier in the child, in whichever namespace its agent is, if there is one.
 	epoch *corev1.ConfigMap
 	// writes are methods and paths.
 	writes []string
@@ -81,12 +81,12 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1", APIResources: []metav1.APIResource{
 			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: metav1.Verbs{"list", "get", "update", "delete"}},
 		}})
+	case f.epoch != nil && path == "/api/v1/configmaps" && r.URL.Query().Get("fieldSelector") == "metadata.name="+v1alpha1.EpochConfigMap:
+		answer(corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{*f.epoch}})
 	case path == configMaps && f.record == nil:
 		refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
 	case path == configMaps, path == "/api/v1/configmaps" && f.record != nil:
 		answer(corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{*f.record}})
-	case f.epoch != nil && path == configMaps+"/"+v1alpha1.EpochConfigMap && r.Method == http.MethodGet:
-		answer(f.epoch)
 	case f.record != nil && path == "/api/v1/namespaces/"+f.record.Namespace+"/configmaps/"+f.record.Name && r.Method == http.MethodGet:
 		answer(f.record)
 	case f.record != nil && path == configMaps+"/"+f.record.Name && r.Method == http.MethodPut:
@@ -251,17 +251,20 @@ func TestTakeOverWaits(t *testing.T) {
 func TestTakeOverBelow(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason        string
+		agent         string
 		layer, holder string
 		taken         bool
 	}{
-		"Below": {"it is the child's own layer", "own", "below", false},
-		"Above": {"the one before this tier recorded it", "own", "there", true},
-		"Same":  {"the layer has the name of one here, which goes to the child", "app", "below", true},
+		"Below":          {"it is the child's own layer", v1alpha1.AgentNamespace, "own", "below", false},
+		"ElsewhereBelow": {"it is, and the agent is in another namespace (read 736)", "ops", "own", "below", false},
+		"Above":          {"the one before this tier recorded it", v1alpha1.AgentNamespace, "own", "there", true},
+		"ElsewhereAbove": {"it did, and the agent is in another namespace", "ops", "own", "there", true},
+		"Same":           {"the layer has the name of one here, which goes to the child", v1alpha1.AgentNamespace, "app", "below", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMet(t)
 			m.keeps(t, tc.layer, epoch.Mark{Epoch: 7, Holder: tc.holder})
-			m.far.epoch = &corev1.ConfigMap{TypeMeta: m.far.record.TypeMeta, ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}}
+			m.far.epoch = &corev1.ConfigMap{TypeMeta: m.far.record.TypeMeta, ObjectMeta: metav1.ObjectMeta{Namespace: tc.agent, Name: v1alpha1.EpochConfigMap}}
 			if err := epoch.Write(m.far.epoch, []epoch.Mark{{Epoch: 8, Holder: "later"}, {Epoch: 7, Holder: "below"}}); err != nil {
 				t.Fatal(err)
 			}

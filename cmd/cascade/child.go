@@ -226,7 +226,7 @@ func (a *childAdd) admitRecords(ctx context.Context, hub, child client.Client) e
 	if err != nil {
 		return err
 	}
-	below, _ := marksIn(ctx, child, v1alpha1.AgentNamespace) // by what cannot be read nothing is known to be its own
+	below, _ := epoch.Below(ctx, child) // by what cannot be read nothing is known to be its own
 	known = append(known, below...)
 	for _, found := range records {
 		by, from := found.Cluster, found.Parent

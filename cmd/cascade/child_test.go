@@ -58,8 +58,8 @@ func TestChildAddKeepsAnothersSecret(t *testing.T) {
 // TestChildAddAsksForTakeOver: a cluster to which another tier pushes is added only where a person says so (read 722). Under another name
 // than it has there the agent asks for an approval.
 func TestChildAddAsksForTakeOver(t *testing.T) {
-	lineage := func(holders ...string) *corev1.ConfigMap {
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}}
+	lineage := func(namespace string, holders ...string) *corev1.ConfigMap {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EpochConfigMap}}
 		var marks []epoch.Mark
 		for _, holder := range holders {
 			marks = append(marks, epoch.Mark{Epoch: 1, Holder: holder})
@@ -89,15 +89,17 @@ func TestChildAddAsksForTakeOver(t *testing.T) {
 		"Cluster":   {"it has a Cluster of another name there", record.Cluster{Namespace: "fleet", Name: "other", UID: "uid"}, "there", true, nil, v1alpha1.RecordLabel, ""},
 		"Own":       {"this tier had it before", record.Cluster{Namespace: "fleet", Name: "other"}, "here", false, nil, "", ""},
 		"Below":     {"the cluster is a tier that has layers of its own", record.Cluster{}, "below", false, nil, "", ""},
+		"Elsewhere": {"its agent is in another namespace than the usual one (read 736)", record.Cluster{Namespace: "fleet", Name: "self"}, "elsewhere", false, nil, "", ""},
 		"Met":       {"it is this tier's child, and is repaired", edge, "there", false, met, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(lineage("here", "before"))
+			hub := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(lineage(v1alpha1.AgentNamespace, "here", "before"))
 			if tc.child != nil {
 				hub = hub.WithObjects(tc.child)
 			}
 			there := fake.NewClientBuilder().WithScheme(newScheme()).
-				WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "edge"}}, lineage("below")).Build()
+				WithIndex(&corev1.ConfigMap{}, "metadata.name", nameOf).
+				WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "edge"}}, lineage(v1alpha1.AgentNamespace, "below"), lineage("ops", "elsewhere")).Build()
 			rec := &record.Record{Layer: types.NamespacedName{Namespace: "fleet", Name: "app"}, Cluster: tc.cluster, Parent: epoch.Mark{Epoch: 7, Holder: tc.holder}}
 			if err := rec.Put(t.Context(), there); err != nil {
 				t.Fatal(err)

@@ -342,6 +342,28 @@ func MarksOf(cm *corev1.ConfigMap) ([]Mark, error) {
 	return marks, nil
 }
 
+// Below are the processes that led the tier which runs in a cluster, in whichever namespace its agent is; none if none
+// runs there. Of several records all count, as whoever asks leaves to these processes what is theirs. Who may not
+// list them gets that of the usual namespace.
+func Below(ctx context.Context, cluster client.Reader) ([]Mark, error) {
+	all := &corev1.ConfigMapList{}
+	err := cluster.List(ctx, all, client.MatchingFields{metav1.ObjectNameField: v1alpha1.EpochConfigMap}) // earlier versions gave it no label
+	if apierrors.IsForbidden(err) {
+		all.Items = make([]corev1.ConfigMap, 1)
+		err = client.IgnoreNotFound(cluster.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.EpochConfigMap}, &all.Items[0]))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read who led the tier in the cluster, ConfigMaps %s: %w", v1alpha1.EpochConfigMap, err)
+	}
+	var below []Mark
+	for i := range all.Items {
+		if marks, err := MarksOf(&all.Items[i]); err == nil { // by what its agent cannot read either it leads nothing
+			below = append(below, marks...)
+		}
+	}
+	return below, nil
+}
+
 // After is the lineage of a tier that goes on where another one ended, whose lineage was
 // saved: those who led that one came before all who led this one, whatever their numbers
 // were. changed is false if all are known.

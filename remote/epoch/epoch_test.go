@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,10 +16,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
@@ -358,5 +363,47 @@ func TestDeletedOfMany(t *testing.T) {
 	}
 	if has(lineage, "idle") {
 		t.Errorf("a replica that leads nothing is on record: %v", lineage)
+	}
+}
+
+// TestBelow: who led the tier in a cluster is found wherever its agent is, as far as it may be read.
+func TestBelow(t *testing.T) {
+	in := func(namespace, text string) client.Object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.EpochConfigMap}, Data: map[string]string{lineageKey: text}}
+	}
+	const usual, a, b = v1alpha1.AgentNamespace, `[{"epoch":2,"holder":"a"}]`, `[{"epoch":1,"holder":"b"}]`
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)
+	for name, tc := range map[string]struct {
+		reason  string
+		objects []client.Object
+		// list is what a list of all namespaces says.
+		list  error
+		want  []Mark
+		fails bool
+	}{
+		"None":       {"no tier runs there", nil, nil, nil, false},
+		"Usual":      {"its agent is where it is in most", []client.Object{in(usual, a)}, nil, []Mark{{2, "a"}}, false},
+		"Elsewhere":  {"it was installed with -n", []client.Object{in("ops", a)}, nil, []Mark{{2, "a"}}, false},
+		"Both":       {"what any of them says spares records", []client.Object{in("ops", b), in(usual, a)}, nil, []Mark{{2, "a"}, {1, "b"}}, false},
+		"Unreadable": {"its agent cannot read it either, and does not hide the other", []client.Object{in(usual, "x"), in("ops", b)}, nil, []Mark{{1, "b"}}, false},
+		"Narrow":     {"the kubeconfig is for the usual namespace alone", []client.Object{in("ops", b), in(usual, a)}, forbidden, []Mark{{2, "a"}}, false},
+		"NarrowNone": {"it is, and has nothing there", []client.Object{in("ops", b)}, forbidden, nil, false},
+		"Fails":      {"to not know is an error", []client.Object{in(usual, a)}, errors.New("connection refused"), nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := fake.NewClientBuilder().WithObjects(tc.objects...).
+				WithIndex(&corev1.ConfigMap{}, metav1.ObjectNameField, func(o client.Object) []string { return []string{o.GetName()} }).
+				WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					if tc.list != nil {
+						return tc.list
+					}
+					return c.List(ctx, list, opts...)
+				}}).Build()
+			got, err := Below(t.Context(), cluster)
+			slices.SortFunc(got, func(a, b Mark) int { return strings.Compare(a.Holder, b.Holder) })
+			if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != tc.fails {
+				t.Errorf("%s: %v; -want, +got:\n%s", tc.reason, err, diff)
+			}
+		})
 	}
 }
