@@ -148,18 +148,20 @@ func (c *cli) approved(names []types.NamespacedName) {
 	}
 }
 
-// approvePushed approves what nothing in this tier holds, in the namespace that is said, or in the records by
+// approvePushed approves what nothing in this tier holds, in the record in the namespace that is said, or in those by
 // which it is held. Without an agent in it there is no record yet.
 func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, names []types.NamespacedName) error {
 	patch, err := firstsync.ApprovalPatch(names, approverOf(ctx, cl))
 	if err != nil {
 		return err
 	}
-	namespaces := []string{said}
-	if said == "" {
-		if namespaces, err = recordsThatHold(ctx, cl); err != nil {
-			return err
-		}
+	found, err := recordsIn(ctx, cl)
+	if err != nil {
+		return err
+	}
+	namespaces, err := recordsThatHold(found, said)
+	if err != nil {
+		return err
 	}
 	for _, namespace := range namespaces {
 		record := firstsync.NewRecord(namespace, "a person approved Clusters that are pushed here")
@@ -170,30 +172,36 @@ func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, 
 			return err
 		}
 	}
-	if said == "" && !slices.Contains(namespaces, v1alpha1.AgentNamespace) {
-		c.say("it is in the record in namespace %s, where the agent is; what a Layer pushes needs it in the one of its parent, with -n %s",
-			strings.Join(namespaces, " and "), v1alpha1.AgentNamespace)
-	}
 	c.approved(names)
 	return nil
 }
 
-// recordsThatHold are the namespaces of the records by which what is pushed here is held: the usual one, where there is a
-// record or none at all; else all that have one, of which the strictest counts. A second one, in the usual
-// namespace, would hide what those say.
-func recordsThatHold(ctx context.Context, cl client.Client) ([]string, error) {
+// recordsIn are the namespaces that have a record of the first sync, none if it may not be looked for.
+func recordsIn(ctx context.Context, cl client.Client) (found []string, err error) {
 	all := &corev1.ConfigMapList{}
-	err := cl.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
+	err = cl.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, fmt.Errorf("cannot look for a record of the first sync: %w", err)
 	}
-	var found []string
 	for i := range all.Items {
 		if all.Items[i].Name == v1alpha1.FirstSyncConfigMap {
 			found = append(found, all.Items[i].Namespace)
 		}
 	}
-	if len(found) == 0 || slices.Contains(found, v1alpha1.AgentNamespace) {
+	return found, nil
+}
+
+// recordsThatHold are the namespaces of the records by which what is pushed here is held: the one that a person says;
+// else the usual one, where there is a record or none at all; else all that have one, of which the strictest counts.
+// Only the first record may be made: another one, which no agent keeps, would be without what those that are found say.
+func recordsThatHold(found []string, said string) ([]string, error) {
+	switch {
+	case said != "" && len(found) > 0 && !slices.Contains(found, said):
+		return nil, fmt.Errorf("cannot approve in namespace %s: it has no record of the first sync, and what is pushed here is held by the one in namespace %s; leave -n out, or name that one",
+			said, strings.Join(found, " and in namespace "))
+	case said != "":
+		return []string{said}, nil
+	case len(found) == 0 || slices.Contains(found, v1alpha1.AgentNamespace):
 		return []string{v1alpha1.AgentNamespace}, nil
 	}
 	return found, nil

@@ -164,7 +164,7 @@ func TestApprovePushed(t *testing.T) {
 }
 
 // TestApprovePushedElsewhere: an approval is in the records that hold, as of an agent in another namespace: one more
-// in the usual namespace would be the only one that counts, and knows nothing of what another tier has.
+// in the usual namespace would count before them, and knows nothing of what another tier has. Nobody is told to make it (read 737).
 func TestApprovePushedElsewhere(t *testing.T) {
 	const usual = v1alpha1.AgentNamespace
 	for name, tc := range map[string]struct {
@@ -174,7 +174,10 @@ func TestApprovePushedElsewhere(t *testing.T) {
 		"Several": {"the strictest of them counts", "gitops platform", "", "gitops platform"},
 		"Usual":   {"the others do not count then", usual + " platform", "", usual},
 		"None":    {"it is the first", "", "", usual},
-		"Said":    {"a person knows of a Layer", "platform", usual, usual},
+		"First":   {"a person says where the first is", "", "platform", "platform"},
+		"There":   {"a person names one of two", "gitops platform", "platform", "platform"},
+		"Said":    {"one more would hide what is there", "platform", usual, ""},
+		"Other":   {"it would not count", usual, "platform", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []client.Object
@@ -184,10 +187,11 @@ func TestApprovePushedElsewhere(t *testing.T) {
 				objects = append(objects, record)
 			}
 			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
-			streams, _, _, _ := genericiooptions.NewTestIOStreams()
+			streams, _, _, advice := genericiooptions.NewTestIOStreams()
 			names := []types.NamespacedName{{Namespace: "fleet", Name: "beta"}}
-			if err := (&cli{streams: streams}).approvePushed(t.Context(), cl, tc.said, names); err != nil {
-				t.Fatalf("%s: %v", tc.reason, err)
+			err := (&cli{streams: streams}).approvePushed(t.Context(), cl, tc.said, names)
+			if (err != nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), "in namespace "+tc.records) || advice.Len() > 0 {
+				t.Fatalf("%s: %v; it advises: %s", tc.reason, err, advice)
 			}
 			all := &corev1.ConfigMapList{}
 			if err := cl.List(t.Context(), all); err != nil {

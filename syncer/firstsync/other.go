@@ -1,6 +1,7 @@
 package firstsync
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -62,22 +63,36 @@ func (o Other) For(ctx context.Context, objects []*unstructured.Unstructured) (*
 	if inventory.FleetOf(objects).Empty() {
 		return nil, nil
 	}
-	return o.record(ctx)
+	record, err := usual(ctx, o.Reader)
+	if err != nil || record != nil && record.Settled {
+		return record, err
+	}
+	all, err := o.anywhere(ctx)
+	if record == nil || all == nil || err != nil {
+		return cmp.Or(record, all), err
+	}
+	// One that is open may be a person's approval, which no agent keeps, as earlier versions advised: by itself it would
+	// hide which Clusters the agent's says were moved away. What it says of a Cluster itself counts as before.
+	for name, standing := range all.Clusters {
+		if record.Clusters[name] == "" && strict(standing) > 0 {
+			record.Clusters[name] = standing
+		}
+	}
+	return record, nil
 }
 
 // Quiet implements Keeper.
 func (o Other) Quiet(ctx context.Context) (bool, error) {
-	record, err := o.record(ctx)
+	record, err := usual(ctx, o.Reader)
+	if record == nil && err == nil {
+		record, err = o.anywhere(ctx)
+	}
 	return err == nil && (record == nil || record.Settled && len(record.Clusters) == 0), err
 }
 
-// record reads that of the tier, whose agent may be in any namespace: there, too, nothing must be built a second
+// anywhere reads the record of the tier in whichever namespace its agent is: there, too, nothing must be built a second
 // time. Of several the strictest counts, as whoever may write in some namespace can make another.
-func (o Other) record(ctx context.Context) (*inventory.FirstSync, error) {
-	record, err := usual(ctx, o.Reader)
-	if record != nil || err != nil {
-		return record, err
-	}
+func (o Other) anywhere(ctx context.Context) (record *inventory.FirstSync, err error) {
 	all := &corev1.ConfigMapList{}
 	err = o.Reader.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
 	if apierrors.IsForbidden(err) {

@@ -80,6 +80,7 @@ func TestOtherNamespace(t *testing.T) {
 		return cm
 	}
 	const settled, open, adopt = v1alpha1.FirstSyncSettled, v1alpha1.FirstSyncOpen, v1alpha1.FirstSyncAdopt
+	const usual = v1alpha1.AgentNamespace
 	gone := elsewhereKey(key("a"))
 	for name, c := range map[string]struct {
 		reason  string
@@ -90,7 +91,12 @@ func TestOtherNamespace(t *testing.T) {
 		"Open":   {"a tier that was made anew", []client.Object{record("gitops", open)}, &inventory.FirstSync{}},
 		"Adopt":  {"a person says that all may run elsewhere", []client.Object{record("gitops", adopt)}, &inventory.FirstSync{Insisted: true}},
 		"Moved":  {"a pivot gave one to another", []client.Object{record("gitops", settled, gone, "p")}, &inventory.FirstSync{Settled: true, Clusters: standing(inventory.ManagedElsewhere)}},
-		"Usual":  {"what is in the usual place counts, as before", []client.Object{record("gitops", adopt), record(v1alpha1.AgentNamespace, settled)}, &inventory.FirstSync{Settled: true}},
+		"Usual":  {"what is in the usual place counts, as before", []client.Object{record("gitops", adopt), record(usual, settled)}, &inventory.FirstSync{Settled: true}},
+		"Kept":   {"and an agent that has settled says all", []client.Object{record("gitops", settled, gone, "p"), record(usual, settled)}, &inventory.FirstSync{Settled: true}},
+		"Beside": {"one that only a person made hides no pivot (read 737)", []client.Object{record("gitops", settled, gone, "p"), record(usual, open)}, &inventory.FirstSync{Clusters: standing(inventory.ManagedElsewhere)}},
+		"Paused": {"nor that a Cluster went while it was paused", []client.Object{record("gitops", settled, "n_a", "paused"), record(usual, open)}, &inventory.FirstSync{Clusters: standing(inventory.LastPaused)}},
+		"Lifted": {"what a person said of a Cluster there counts, as before", []client.Object{record("gitops", settled, gone, "p"), record(usual, open, "n_a", "approved")}, &inventory.FirstSync{Clusters: standing(inventory.Approved)}},
+		"Others": {"nothing else of another one counts then", []client.Object{record("gitops", adopt, "n_a", "approved"), record(usual, open)}, &inventory.FirstSync{}},
 		"Two":    {"the stricter of two counts", []client.Object{record("a", settled, gone, "p"), record("b", open, "n_a", "paused")}, &inventory.FirstSync{Clusters: standing(inventory.ManagedElsewhere)}},
 		"Forged": {"an approval in another one lifts no hold", []client.Object{record("a", settled, "n_a", "approved"), record("b", open)}, &inventory.FirstSync{}},
 		"Given":  {"but one where it is held does", []client.Object{record("a", settled), record("b", open, "n_a", "approved")}, &inventory.FirstSync{Clusters: standing(inventory.Approved)}},
@@ -112,6 +118,10 @@ func TestOtherNamespace(t *testing.T) {
 	o := Other{Reader: fake.NewClientBuilder().WithObjects(record("gitops", open)).WithInterceptorFuncs(refused).Build()}
 	if got, err := o.For(t.Context(), []*unstructured.Unstructured{cluster("a", false)}); got != nil || err != nil {
 		t.Errorf("where no list is allowed it is %v, %v", got, err)
+	}
+	o.Reader = fake.NewClientBuilder().WithObjects(record("gitops", settled, gone, "p"), record(usual, open)).WithInterceptorFuncs(refused).Build()
+	if got, err := o.For(t.Context(), []*unstructured.Unstructured{cluster("a", false)}); err != nil || got == nil || len(got.Clusters) > 0 {
+		t.Errorf("where no list is allowed beside the usual one it is %+v, %v", got, err)
 	}
 }
 
