@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // barrier is what keeps a revision of a layer from all clusters that may have it, for no fault of theirs.
@@ -16,6 +17,8 @@ type barrier struct {
 	why string
 	// since is when this process saw it come, and over when it saw it go; zero if it did not.
 	since, over time.Time
+	// missed is since when the source is there, and answers, without the revision; zero if it is not, or has it.
+	missed time.Time
 }
 
 // barrier finds out what keeps a revision of the layer that is moved from all clusters.
@@ -28,15 +31,21 @@ func (r *Rollouts) barrier(o *v1alpha1.Rollout, m *moved, revision string) barri
 	r.mu.Unlock()
 	there := m.from.Name == "" || revision == "" || r.Snapshots.At(m.from, revision) != nil
 	now, stands := r.Now(), !b.since.IsZero() && b.over.IsZero()
+	switch answers := r.Snapshots.Get(m.from) != nil && !r.Snapshots.Silent(m.from); {
+	case there || !answers:
+		b.missed = time.Time{}
+	case b.missed.IsZero():
+		b.missed = now // who fetches it hands the newest one over first
+	}
 	b.why = ""
 	switch {
 	case m.layer.Spec.Suspend:
 		b.why = m.suspended()
 	case there:
-	case stands && now.Sub(b.since) >= unreadMost && r.Snapshots.Get(m.from) != nil:
+	case !b.missed.IsZero() && now.Sub(b.missed) >= unreadMost:
 		// The source is there without it: nobody is to wait for what is gone.
 	default:
-		b.why = fmt.Sprintf("revision %s of %s %s has not been fetched yet", revision, m.from.Kind, m.from.Name)
+		b.why = unfetched(m.from, revision)
 	}
 	switch {
 	case b.why != "" && !stands:
@@ -49,6 +58,11 @@ func (r *Rollouts) barrier(o *v1alpha1.Rollout, m *moved, revision string) barri
 	}
 	m.barriers[revision] = b
 	return b
+}
+
+// unfetched says that a revision was not fetched yet, as a clause for people.
+func unfetched(from source.Key, revision string) string {
+	return fmt.Sprintf("revision %s of %s %s has not been fetched yet", revision, from.Kind, from.Name)
 }
 
 // suspended says that the layer is, as a clause for people.

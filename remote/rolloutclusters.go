@@ -108,8 +108,12 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 	if applied != pin.Revision {
 		// That the Kustomization holds what it was given was perhaps not known before it was.
 		if pin.Result == v1alpha1.ResultUpdating {
-			if c.Outstanding = m.composed.Unapplied(clusterOf(child)); m.idle() != "" && !reached {
+			switch c.Outstanding = m.composed.Unapplied(clusterOf(child)); {
+			case reached:
+			case m.idle() != "":
 				c.Blocked, c.Outstanding = true, m.idle()
+			case m.composed.Awaited(pin.Revision):
+				c.Blocked, c.Outstanding = true, unfetched(m.from, pin.Revision)
 			}
 			if err := m.composed.Refused(ctx, clusterOf(child), pin.Revision); err != nil {
 				c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: err.Error()}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
 // applied is a composition of which all Clusters have one revision.
@@ -193,11 +194,12 @@ func TestBlockedCluster(t *testing.T) {
 		"Reached": {"it was given the revision before that, and does not take it", applied{revision: "main@sha1:1", idle: "BuildFailed: no", reached: "main@sha1:2"}, false, ""},
 		"Applied": {"it has all of it", applied{revision: "main@sha1:2", idle: "BuildFailed: no"}, false, ""},
 		"Goes":    {"it is about to be applied", applied{revision: "main@sha1:1"}, false, ""},
+		"Awaited": {"nobody can fetch it, as the agent began anew", applied{revision: "main@sha1:1", awaited: []string{"main@sha1:2"}}, true, "revision main@sha1:2 of GitRepository fleet has not been fetched yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
 			o.Spec.Moves.KustomizationRef = &v1alpha1.LocalReference{Name: "clusters"}
-			m := &moved{spec: &o.Spec, composed: tc.composed}
+			m := &moved{spec: &o.Spec, composed: tc.composed, from: source.Key{Kind: "GitRepository", NamespacedName: types.NamespacedName{Name: "fleet"}}}
 			c := m.cluster(o, child, pin)
 			if m.ofComposition(t.Context(), child, pin, &c); c.Blocked != tc.blocked || c.Outstanding != tc.outstanding {
 				t.Errorf("%s: %+v", tc.reason, c)

@@ -79,9 +79,14 @@ func newDecided(t *testing.T, change func(*v1alpha1.Rollout, *v1alpha1.Layer), c
 // commit has the repository be at a commit.
 func (s *decided) commit(commit string) {
 	s.t.Helper()
+	s.Snapshots.Put(s.from, s.snapshot(commit))
+}
+
+func (s *decided) snapshot(commit string) *source.Snapshot {
+	s.t.Helper()
 	snapshot := *snapshotOf(s.t, map[string]string{"base/a.yaml": commit})
 	snapshot.Commit, snapshot.Revision = commit, "main@sha1:"+commit
-	s.Snapshots.Put(s.from, &snapshot)
+	return &snapshot
 }
 
 // passed has the first commit be the last good one, which all children have.

@@ -34,6 +34,7 @@ func (s *Sources) recall(ctx context.Context, key source.Key, obj sourceObject) 
 		return false
 	}
 	s.handOver(key, artifact, snapshot)
+	s.Snapshots.Silence(key)
 	s.event(ctx, obj, corev1.EventTypeNormal, "SnapshotRecalled", "revision %s, which was fetched before the restart, is used until the source can be fetched", artifact.Revision)
 	return true
 }

@@ -109,6 +109,13 @@ func TestOlderRevisions(t *testing.T) {
 	if next.RequeueAfter > 2*time.Minute {
 		t.Errorf("the newest revision is looked for after %s only", next.RequeueAfter)
 	}
+	if b.Snapshots.Silent(key) {
+		t.Error("the server answers")
+	}
+	counted.Close()
+	if b.run("fleet"); !b.Snapshots.Silent(key) {
+		t.Error("the server is away, and what is missing counts as gone")
+	}
 }
 
 // TestOlderOfSuspended: an older revision of a suspended source is made as the source was, also

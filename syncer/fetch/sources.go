@@ -521,6 +521,7 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 	}
 	if failed != nil {
 		s.recall(ctx, key, obj)
+		s.Snapshots.Silence(key)
 		return s.failed(ctx, before, obj, fields, failed)
 	}
 	artifact, failed := s.pack(ctx, key, obj, fields, got)

@@ -312,6 +312,9 @@ func (r *Reconciler) older(
 func (r *Reconciler) missing(key source.Key, revision string) hold {
 	what := "its Rollout lets it have revision " + revision + ", "
 	if err := r.Sources.Snapshots.Failure(key, revision); err != nil {
+		if r.Sources.Snapshots.Silent(key) {
+			return hold{v1alpha1.ReasonSourceNotReady, what + err.Error()} // nobody knows whether it is gone
+		}
 		return hold{v1alpha1.ReasonRevisionMissing, what + err.Error()}
 	}
 	if !r.Sources.Fetched[key.Kind] {

@@ -781,6 +781,12 @@ func TestLacksAfterRestart(t *testing.T) {
 	if c := s.Composed(s.name()); c.Lacks(b, r1) || !c.Awaited(r1) || !c.Lacks(b, r2) || c.Awaited(r2) || s.foundOut(s.run) {
 		t.Errorf("the last good revision, which is not there yet, lacks it: %t, is awaited: %t", c.Lacks(b, r1), c.Awaited(r1))
 	}
+	s.Sources.Snapshots.Silence(sourceKey(s.Obj))
+	s.Sources.Snapshots.Fail(sourceKey(s.Obj), r1, errors.New("it does not answer"))
+	if s.foundOut(s.run) {
+		t.Error("that it cannot be fetched while the source cannot be either is a reason to look")
+	}
+	s.Sources.Snapshots.Put(sourceKey(s.Obj), s.snapshot)
 	s.Sources.Snapshots.Fail(sourceKey(s.Obj), r1, errors.New("it does not answer"))
 	if !s.foundOut(s.run) {
 		t.Error("that it cannot be fetched is no reason to look")

@@ -210,6 +210,14 @@ func (s *Snapshots) Failure(key Key, revision string) error {
 	return nil
 }
 
+// unfailed forgets why revisions of a source could not be fetched: that was as the source itself could not. The store is
+// locked.
+func (o *older) unfailed(key Key) {
+	for _, r := range o.wanted[key] {
+		r.err = nil
+	}
+}
+
 func tell(listeners []func([]Holder), waiting []Holder) {
 	if len(waiting) == 0 {
 		return

@@ -58,6 +58,10 @@ func TestRetained(t *testing.T) {
 	if err := s.Failure(key, "main@sha1:3"); !errors.As(err, &failed) || err.Error() != "cannot fetch revision main@sha1:3 of GitRepository /fleet: not on the branch" {
 		t.Errorf("Failure() = %v", err)
 	}
+	s.Silence(key)
+	if s.Put(key, two); s.Silent(key) || s.Failure(key, "main@sha1:3") != nil {
+		t.Errorf("once the source answers again: silent %t, %v", s.Silent(key), s.Failure(key, "main@sha1:3"))
+	}
 	three := at("main@sha1:3")
 	s.Keep(key, three)
 	s.Keep(key, at("main@sha1:4"))

@@ -19,7 +19,9 @@ type Snapshots struct {
 	mu        sync.RWMutex
 	snapshots map[Key]*Snapshot
 	// recorded are the digests by which the status of a source has its newest snapshot.
-	recorded  map[Key]string
+	recorded map[Key]string
+	// silent are the sources that could not be fetched last.
+	silent    map[Key]bool
 	listeners []func(Key)
 	older     older
 }
@@ -61,6 +63,10 @@ func (s *Snapshots) Put(key Key, snapshot *Snapshot) { s.PutAs(key, snapshot, ""
 func (s *Snapshots) PutAs(key Key, snapshot *Snapshot, recorded string) {
 	s.mu.Lock()
 	old := s.snapshots[key]
+	if s.silent[key] {
+		delete(s.silent, key)
+		s.older.unfailed(key)
+	}
 	if delete(s.recorded, key); snapshot == nil {
 		delete(s.snapshots, key)
 	} else {
@@ -80,6 +86,24 @@ func (s *Snapshots) PutAs(key Key, snapshot *Snapshot, recorded string) {
 			f(key)
 		}
 	}
+}
+
+// Silence records that a source cannot be fetched, until its next snapshot is: what is there of it may be of before, and that
+// one of its revisions is missing says nothing of that.
+func (s *Snapshots) Silence(key Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.silent == nil {
+		s.silent = map[Key]bool{}
+	}
+	s.silent[key] = true
+}
+
+// Silent reports whether a source could not be fetched last.
+func (s *Snapshots) Silent(key Key) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.silent[key]
 }
 
 // Renew replaces the newest snapshot of a source by another one of the same revision and
