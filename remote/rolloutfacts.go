@@ -204,6 +204,13 @@ func (r *Rollouts) changing(ctx context.Context) (int, error) {
 // then on, and its place among those that change.
 func (r *Rollouts) changesSince(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) time.Time {
 	since, ref := pin.Since.Time, o.Spec.Moves.KustomizationRef
+	if o.Spec.Moves.LayerRef != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if over := r.barriers[client.ObjectKeyFromObject(o)][pin.Revision].over; over.After(since) {
+			return over
+		}
+	}
 	if ref == nil || r.Compositions == nil || child.Spec.ClusterRef == nil {
 		return since
 	}

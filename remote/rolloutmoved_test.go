@@ -146,6 +146,7 @@ func TestChanging(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "base", UID: "1"}}
 	o.Status.UID = o.UID
+	o.Spec.Moves.LayerRef = &v1alpha1.LayerReference{Name: "base"}
 	o.Spec.Deadline.Duration = 30 * time.Minute
 	clusters := rolloutNamed("clusters", v1alpha1.RolloutMoves{KustomizationRef: &v1alpha1.LocalReference{Name: "clusters"}})
 	clusters.UID, clusters.Status.UID, clusters.Spec.Deadline = "2", "2", o.Spec.Deadline
@@ -172,6 +173,11 @@ func TestChanging(t *testing.T) {
 	r.Compositions = compositionsOf{"clusters": applied{since: now.Add(-time.Minute)}}
 	if n, err := r.changing(t.Context()); err != nil || n != 2 {
 		t.Errorf("%d clusters are changing (%v), want 2", n, err)
+	}
+	// Nor did a layer reach anybody for an hour, as it was suspended.
+	r.barriers = map[types.NamespacedName]map[string]barrier{client.ObjectKeyFromObject(o): {"": {since: now.Add(-time.Hour), over: now.Add(-time.Minute)}}}
+	if n, err := r.changing(t.Context()); err != nil || n != 3 {
+		t.Errorf("%d clusters are changing (%v), want 3", n, err)
 	}
 	r.wrote(writtenKey{true, types.NamespacedName{Namespace: "fleet", Name: "new"}}, &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "new", ResourceVersion: "99999"}})
 	if _, err := r.changing(t.Context()); !errors.Is(err, errLags) {

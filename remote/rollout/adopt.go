@@ -34,10 +34,11 @@ func (d *decision) adopt() {
 }
 
 // Given is what goes on record for a cluster, one of those that were decided about: with what it had, if it is
-// given a revision.
+// given a revision. That of one which was given it before is on record.
 func (a Assignment) Given(clusters []Cluster) v1alpha1.ChildRollout {
 	if a.Result == v1alpha1.ResultUpdating && a.Had == nil {
-		if i := slices.IndexFunc(clusters, func(c Cluster) bool { return c.Name == a.Cluster }); i >= 0 {
+		i := slices.IndexFunc(clusters, func(c Cluster) bool { return c.Name == a.Cluster })
+		if i >= 0 && (clusters[i].Pin == nil || clusters[i].Pin.Result != a.Result || clusters[i].Pin.RolloutRevision != a.RolloutRevision) {
 			a.Had = clusters[i].Has.DeepCopy()
 		}
 	}

@@ -42,6 +42,37 @@ func TestBlocked(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
 		}},
+		{name: "a cluster that waits, and another process goes on", reason: "that does not know since when it is on its way", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.blocks(true, "canary1")
+			s.after(time.Hour)
+			s.decide()
+			s.blocks(false, "canary1")
+			s.after(time.Minute)
+			s.decide()
+			s.cluster("canary1").Reached = time.Time{}
+			s.after(8 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "a new cluster", reason: "what it had before it was given that is on record", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			s.facts.Clusters = append(s.facts.Clusters, rollout.Cluster{Name: "rest4", UID: "rest4", Labels: map[string]string{"wave": "rest"}, Known: true, New: true, Healthy: true})
+			s.decide()
+			s.blocks(true, "rest4")
+			s.after(time.Hour)
+			s.decide()
+			s.blocks(false, "rest4")
+			c := s.cluster("rest4")
+			c.Has, c.New = &v1alpha1.RolloutRevision{Revision: first}, false
+			s.decide()
+			if c.Pin.Result != v1alpha1.ResultUpdating || !c.Pin.Since.Time.Equal(s.now) || c.Pin.Had != nil {
+				s.t.Errorf("it is %+v", c.Pin)
+			}
+		}},
 		{name: "a cluster that has it", reason: "that it is not well is its revision's fault, whatever came since", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
 			s.commit(second)
 			s.decide()

@@ -317,6 +317,9 @@ func (d *decision) judge() {
 		if m.pin == nil {
 			continue
 		}
+		if m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded) && m.Reached.Truncate(time.Second).After(m.pin.Since.Time) && !m.Reached.After(d.now) {
+			m.since(metav1.NewTime(m.Reached)) // the next process does not know that it was blocked
+		}
 		// An adopted pin is judged from the next look on, when the facts are about it.
 		if d.judgeOne(m, terms); m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultDeferred) {
 			if left := d.left(m, terms); left > 0 {
