@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -17,11 +18,13 @@ func TestSuspendedInRollout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason       string
 		child, layer bool
-		result       v1alpha1.RolloutResult
-		has          string
-		rolling      string
-		blocked      bool
-		ready        bool
+		// paused: its Cluster is, and its agent reports that it is ill, or a part of the layer was sent.
+		paused, ill, part bool
+		result            v1alpha1.RolloutResult
+		has               string
+		rolling           string
+		blocked           bool
+		ready             bool
 	}{
 		"Child":         {reason: "it is left alone", child: true, result: v1alpha1.ResultUpdating, has: one, rolling: v1alpha1.ReasonSuspended},
 		"ChildSoaks":    {reason: "nothing of it changes", child: true, result: v1alpha1.ResultSucceeded, has: two, rolling: v1alpha1.ReasonSuspended, ready: true},
@@ -29,12 +32,25 @@ func TestSuspendedInRollout(t *testing.T) {
 		"LayerUnlooked": {reason: "nobody looks how the layer is", layer: true, result: v1alpha1.ResultUpdating, has: two, blocked: true},
 		"LayerSoaks":    {reason: "nothing of it changes", layer: true, result: v1alpha1.ResultSucceeded, has: two, ready: true},
 		"Neither":       {reason: "it is on its way", result: v1alpha1.ResultUpdating, has: one},
+		"Paused":        {reason: "nothing of it changes", paused: true, result: v1alpha1.ResultSucceeded, has: two, ready: true},
+		"PausedBefore":  {reason: "nobody looks how the layer is", paused: true, result: v1alpha1.ResultUpdating, has: two},
+		"PausedIll":     {reason: "its agent says so", paused: true, ill: true, result: v1alpha1.ResultSucceeded, has: two},
+		"PausedInPart":  {reason: "not all of it is in place", paused: true, part: true, result: v1alpha1.ResultSucceeded, has: two},
 	} {
 		t.Run(name, func(t *testing.T) {
 			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}
 			child.Spec.Suspend = tc.child
 			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
 			child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Revision: tc.has, Ready: true, Suspended: tc.child || tc.layer}}
+			if tc.paused {
+				meta.SetStatusCondition(&child.Status.Conditions, metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPaused})
+				child.Status.Report = &v1alpha1.Report{Ready: !tc.ill}
+				entry := &child.Status.Layers[0]
+				entry.Ready, entry.Reason, entry.Digest, entry.LastAttemptedDigest = false, v1alpha1.ReasonPaused, "sha256:2", "sha256:2"
+				if tc.part {
+					entry.Digest = "sha256:1"
+				}
+			}
 			layer := layerOn("base")
 			layer.Spec.Suspend = tc.layer
 			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: two}, Result: tc.result, Brought: true}

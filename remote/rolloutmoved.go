@@ -138,7 +138,7 @@ func (r *Rollouts) cluster(ctx context.Context, o *v1alpha1.Rollout, m *moved, c
 func (m *moved) cluster(o *v1alpha1.Rollout, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
 	c := rollout.Cluster{
 		Name: child.Name, UID: child.UID, Labels: child.Labels, Pin: pin, Skip: rollout.Skip(child.Annotations, o.Name),
-		Unreachable: lostSince(child), Healthy: meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition) && child.Status.HeardAt == nil,
+		Unreachable: lostSince(child), Healthy: (meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ReadyCondition) || pausedAlone(child)) && child.Status.HeardAt == nil,
 		Elsewhere: managedElsewhere(child) != nil,
 	}
 	c.Below, c.Underway = below(child)
@@ -235,6 +235,19 @@ func (r *Rollouts) rolling(child *v1alpha1.Child) string {
 	return reason
 }
 
+// pausedAlone reports whether nothing but the pause of its Cluster keeps a child from being ready.
+func pausedAlone(child *v1alpha1.Child) bool {
+	ready, said := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ReadyCondition), child.Status.Report
+	return ready != nil && ready.Reason == v1alpha1.ReasonPaused && (said == nil || said.Ready) &&
+		!slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return !l.Ready && !isPaused(&l) })
+}
+
+// isPaused reports whether nothing but the pause of its Cluster keeps a layer from being ready: what was not healthy is told
+// for that instead.
+func isPaused(entry *v1alpha1.ChildLayer) bool {
+	return entry.Reason == v1alpha1.ReasonPaused && isApplied(entry)
+}
+
 // ofLayer are the facts about a layer on a child.
 func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
 	entry := entryOf(child, m.layer.Name)
@@ -258,7 +271,8 @@ func (m *moved) ofLayer(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *ro
 	c.New, c.Unpinned = c.Known && c.Has == nil, pin != nil && entry.Past == pin.Name
 	// What was ready when it was suspended is so until its child says otherwise: nothing of it changes.
 	asked := !entry.Suspended || pin != nil && wasProven(pin)
-	c.Ready = isBrought(pin) && c.Healthy && entry.Ready && asked && !sentInPart(entry) && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
+	ready := entry.Ready || pin != nil && wasProven(pin) && isPaused(entry)
+	c.Ready = isBrought(pin) && c.Healthy && ready && asked && !sentInPart(entry) && entry.Revision == pin.Revision && entry.AgentImage == pin.Image
 }
 
 // ofSource are the facts about a source in a child.

@@ -207,7 +207,7 @@ func (d *decision) start(m *member, to goal) {
 // blamed reports whether a cluster that is not ready counts at the revision that it gets. Who
 // was well before an earlier revision is to be well again at the next, and at the same one
 // when it is tried again: after a retry, and on its return from offline. Of a cluster that was
-// put off because it changes by itself, is suspended, or was another tier's, nobody knows whether that made it ill.
+// put off because it changes by itself, is suspended or paused, or was another tier's, nobody knows whether that made it ill.
 func (m *member) blamed(at v1alpha1.RolloutRevision) bool {
 	switch {
 	case m.pin == nil || m.pin.Blameless:

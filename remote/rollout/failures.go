@@ -34,9 +34,14 @@ func (d *decision) missed(m *member) bool {
 	return left <= 0
 }
 
-// suspended reports whether a cluster was suspended before it was ready at what it may have.
+// inHand reports whether a cluster is left alone for a reason that a person gave: it is suspended, or its Cluster is paused.
+func inHand(reason string) bool {
+	return reason == v1alpha1.ReasonSuspended || reason == v1alpha1.ReasonPaused
+}
+
+// suspended reports whether a cluster was suspended, or paused, before it was ready at what it may have.
 func (m *member) suspended() bool {
-	return m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonSuspended
+	return m.is(v1alpha1.ResultDeferred) && inHand(m.pin.Reason)
 }
 
 // putOff reports whether a cluster was put off because it is left alone: its wave waits for it until the deadline.
@@ -45,13 +50,17 @@ func (m *member) putOff() bool {
 }
 
 // away is since when a cluster for which the wave of the run waits cannot be reached, and what comes of that when, as
-// a clause, or that it is suspended. It is empty for others, and for less than a minute.
+// a clause, or that a person has it in hand. It is empty for others, and for less than a minute.
 func (d *decision) away(run *v1alpha1.RolloutRun, m *member) string {
 	switch {
 	case !run.Begun || m.wave != int(run.Wave) || !d.open(m, run.RolloutRevision):
 		return ""
-	case m.Rolling == v1alpha1.ReasonSuspended && m.putOff():
-		return "it is suspended, and is passed over at " + at(counted(run, m.pin.Since.Time).Add(run.Terms.Deadline.Duration)) + ": cascade resume child " + m.Name
+	case inHand(m.Rolling) && m.putOff():
+		passes := ", and is passed over at " + at(counted(run, m.pin.Since.Time).Add(run.Terms.Deadline.Duration))
+		if m.Rolling == v1alpha1.ReasonPaused {
+			return "its Cluster is paused" + passes
+		}
+		return "it is suspended" + passes + ": cascade resume child " + m.Name
 	case !d.lost(m):
 		return ""
 	}

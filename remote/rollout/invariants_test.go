@@ -153,6 +153,19 @@ func (f *fleet) cluster(name string) *cluster {
 	return f.clusters[slices.IndexFunc(f.clusters, func(c *cluster) bool { return c.name == name })]
 }
 
+// leftAlone is why the cluster is; empty if it is not.
+func (c *cluster) leftAlone() string {
+	switch {
+	case c.suspended && c.paused:
+		return v1alpha1.ReasonPaused
+	case c.suspended:
+		return v1alpha1.ReasonSuspended
+	case c.rolling:
+		return v1alpha1.ReasonRollingOut
+	}
+	return ""
+}
+
 // waveOf is the wave of a cluster under the terms that are in force.
 func waveOf(terms []v1alpha1.RolloutWave, c *cluster) int {
 	return slices.IndexFunc(terms, func(w v1alpha1.RolloutWave) bool {

@@ -63,9 +63,9 @@ type cluster struct {
 	untold bool
 	lost   time.Time
 	sick   bool
-	// suspended: nothing is sent to it.
-	rolling, suspended bool
-	skip               string
+	// suspended: nothing is sent to it, as it is suspended, or its Cluster paused.
+	rolling, suspended, paused bool
+	skip                       string
 	// elsewhere: another tier manages it, and nothing is brought to it.
 	elsewhere bool
 	// refused are revisions that it cannot get.
@@ -129,11 +129,7 @@ func (c *cluster) facts() rollout.Cluster {
 	for commit := range c.made {
 		f.Lacks[fmt.Sprintf("main@sha1:%040d", commit)] = true
 	}
-	if c.suspended {
-		f.Rolling = v1alpha1.ReasonSuspended
-	} else if c.rolling {
-		f.Rolling = v1alpha1.ReasonRollingOut
-	}
+	f.Rolling = c.leftAlone()
 	return f
 }
 
@@ -254,8 +250,8 @@ func (f *fleet) happen() {
 		f.say("%s sick %v", c.name, c.sick)
 	case 4:
 		c := f.one()
-		c.rolling, c.suspended = !c.rolling, f.chance(20)
-		f.say("%s rolling %v, suspended %v", c.name, c.rolling, c.suspended)
+		c.rolling, c.suspended, c.paused = !c.rolling, f.chance(20), f.chance(50)
+		f.say("%s rolling %v, suspended %v, paused %v", c.name, c.rolling, c.suspended, c.paused)
 	case 5:
 		f.join()
 		f.say("joins")

@@ -7,10 +7,20 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
-// TestSuspended: a cluster to which nothing is sent, as a person suspended it, is not to blame for that.
+// TestSuspended: a cluster to which nothing is sent, as a person suspended it or paused its Cluster, is not to blame for that.
 func TestSuspended(t *testing.T) {
+	const until = " at 2023-11-15 22:23:20 UTC"
+	t.Run("Child", func(t *testing.T) {
+		suspended(t, v1alpha1.ReasonSuspended, "it is suspended, and is passed over"+until+": cascade resume child canary1")
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		suspended(t, v1alpha1.ReasonPaused, "its Cluster is paused, and is passed over"+until)
+	})
+}
+
+func suspended(t *testing.T, reason, says string) {
 	two := []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}
-	suspend := func(s *story, name string) { s.cluster(name).Rolling = v1alpha1.ReasonSuspended }
+	suspend := func(s *story, name string) { s.cluster(name).Rolling = reason }
 	resume := func(s *story, name string) { s.cluster(name).Rolling = "" }
 	tellAll(t, []tale{
 		{name: "before a run", reason: "it is waited for until the deadline, and gets the revision once it is resumed", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
@@ -20,7 +30,7 @@ func TestSuspended(t *testing.T) {
 			s.at(second, "canary2")
 			s.takes(true, "canary2")
 			s.decide()
-			s.says(v1alpha1.ReasonProgressing, "cluster canary1 is waited for: it is suspended, and is passed over at 2023-11-15 22:23:20 UTC: cascade resume child canary1")
+			s.says(v1alpha1.ReasonProgressing, "cluster canary1 is waited for: "+says)
 			s.after(10 * time.Minute)
 			s.decide()
 			s.at(second, "canary2", "rest1")

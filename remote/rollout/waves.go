@@ -119,7 +119,7 @@ func (m *member) refused(r v1alpha1.RolloutRevision) bool {
 // or suspended, or that is being deleted, is left alone in any case.
 func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	switch {
-	case m.Rolling == "", m.has(to) && !(m.suspended() && m.Rolling == v1alpha1.ReasonSuspended):
+	case m.Rolling == "", m.has(to) && !(m.suspended() && inHand(m.Rolling)):
 		return false
 	case m.Rolling != v1alpha1.ReasonRollingOut:
 		return true
