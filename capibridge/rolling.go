@@ -29,42 +29,58 @@ func (c Cluster) Rolling(f Facts) (rolling bool, reason, why string) {
 	case f.ControlPlane.Reason == HealthDeleting:
 		return true, v1alpha1.ReasonClusterDeleting, f.ControlPlane.Message
 	}
+	if why = c.machinesChange(true); why != "" {
+		return true, v1alpha1.ReasonRollingOut, why
+	}
+	return false, "", ""
+}
+
+// Replaces reports whether machines of a cluster are being replaced, it waits for that, or is being deleted: it may be ill
+// for that, as it is neither for a pause nor while it comes to another number of machines.
+func (c Cluster) Replaces() bool { return c.Deleting || c.machinesChange(false) != "" }
+
+// machinesChange is why machines of a Cluster are being replaced, or it waits for that, as a sentence for people; empty if
+// neither is so. numbers: nor is any added or removed.
+func (c Cluster) machinesChange(numbers bool) string {
 	u := &unstructured.Unstructured{Object: c.Object}
 	current, deprecated := conditionsOf(u)
-	for _, kind := range []string{"RollingOut", "Remediating", "ScalingUp", "ScalingDown"} {
+	kinds := []string{"RollingOut", "Remediating"}
+	if numbers {
+		kinds = append(kinds, "ScalingUp", "ScalingDown")
+	}
+	for _, kind := range kinds {
 		if cond, _ := current.find(kind); current.is(kind) {
-			return true, v1alpha1.ReasonRollingOut, saysRolling(cond)
+			return saysRolling(cond)
 		}
 	}
 	for _, of := range []struct {
 		conditions
 		kind string
 	}{{current, "TopologyReconciled"}, {deprecated, "TopologyReconciled"}, {deprecated, "ControlPlaneReady"}, {deprecated, "Ready"}} {
-		if cond, _ := of.find(of.kind); !of.is(of.kind) && rolls(cond.reason) {
-			return true, v1alpha1.ReasonRollingOut, saysRolling(cond)
+		if cond, _ := of.find(of.kind); !of.is(of.kind) && rolls(cond.reason, numbers) {
+			return saysRolling(cond)
 		}
 	}
 	// Machines of no MachineDeployment, as those of a MachineSet alone, are never counted as up to
 	// date. RollingOut is False where all MachineDeployments and MachinePools say so: who does not
 	// say it makes it Unknown. A control plane need not be in it.
 	settled := current.status("RollingOut") == metav1.ConditionFalse
-	why = cmp.Or(machinesRoll(u, "controlPlane", "control plane", true), machinesRoll(u, "workers", "worker", !settled))
-	if why != "" {
-		return true, v1alpha1.ReasonRollingOut, why
-	}
-	return false, "", ""
+	return cmp.Or(machinesRoll(u, "controlPlane", "control plane", true, numbers), machinesRoll(u, "workers", "worker", !settled, numbers))
 }
 
 // rolls reports whether a condition that is not met has a reason by which machines are
 // being replaced, or wait for it: those of TopologyReconciled in both contracts, and those
-// that the control plane of kubeadm has in contract v1beta1, which its Cluster repeats.
-func rolls(reason string) bool {
+// that the control plane of kubeadm has in contract v1beta1, which its Cluster repeats. numbers: or
+// by which some are added or removed.
+func rolls(reason string, numbers bool) bool {
 	switch reason {
 	case "ClusterUpgrading", "ControlPlaneUpgradePending", "LifecycleHookBlocking",
 		"MachineDeploymentsCreatePending", "MachineDeploymentsUpgradePending", "MachineDeploymentsUpgradeDeferred",
 		"MachinePoolsCreatePending", "MachinePoolsUpgradePending", "MachinePoolsUpgradeDeferred",
-		"RollingUpdateInProgress", "ScalingUp", "ScalingDown":
+		"RollingUpdateInProgress":
 		return true
+	case "ScalingUp", "ScalingDown":
+		return numbers
 	}
 	return false
 }
@@ -79,9 +95,9 @@ func saysRolling(c condition) string {
 	return "the Cluster has the condition " + c.kind
 }
 
-// machinesRoll compares what a Cluster counts of its machines: whether they are there and, if
-// that is asked for, up to date. of names them for people.
-func machinesRoll(u *unstructured.Unstructured, field, of string, upToDate bool) string {
+// machinesRoll compares what a Cluster counts of its machines: whether they are there and up to date,
+// each if that is asked for. of names them for people.
+func machinesRoll(u *unstructured.Unstructured, field, of string, upToDate, numbers bool) string {
 	at := [][]string{{"status", field}, {"status", "v1beta2", field}} // the latter in objects of v1beta1
 	for _, path := range at {
 		count := func(name string) (int64, bool) {
@@ -98,7 +114,7 @@ func machinesRoll(u *unstructured.Unstructured, field, of string, upToDate bool)
 		if !counted {
 			continue
 		}
-		if wanted, ok := count("desiredReplicas"); ok && wanted != there {
+		if wanted, ok := count("desiredReplicas"); ok && numbers && wanted != there {
 			return fmt.Sprintf("there are %d of %d %s machines", there, wanted, of)
 		}
 		if current, ok := count("upToDateReplicas"); ok && upToDate && current < there {

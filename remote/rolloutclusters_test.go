@@ -8,10 +8,12 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -247,6 +249,44 @@ func TestOutstandingCluster(t *testing.T) {
 				refusal = c.Refusal.Message
 			}
 			if c.Ready != tc.ready || c.Outstanding != tc.outstanding || refusal != tc.refusal {
+				t.Errorf("%s: %+v", tc.reason, c)
+			}
+		})
+	}
+}
+
+// TestProvenClusterChanges: what a Cluster was ready at counts as it did while it only comes to another number of machines, or
+// is paused, and not while machines are replaced.
+func TestProvenClusterChanges(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		paused  bool
+		changes string
+		result  v1alpha1.RolloutResult
+		ready   bool
+	}{
+		"Scales":       {"an autoscaler asked for machines", false, "ScalingUp", v1alpha1.ResultSucceeded, true},
+		"ScaledBefore": {"it comes back at once", false, "ScalingDown", v1alpha1.ResultDegraded, true},
+		"ScalesFirst":  {"the number may be what it was given", false, "ScalingUp", v1alpha1.ResultUpdating, false},
+		"Replaces":     {"what it was given may be why", false, "Remediating", v1alpha1.ResultSucceeded, false},
+		"Paused":       {"nothing of it changes", true, "", v1alpha1.ResultSucceeded, true},
+		"PausedFirst":  {"nobody acts on what it was given", true, "", v1alpha1.ResultUpdating, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "a"}}}
+			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
+			cluster := &unstructured.Unstructured{Object: map[string]any{
+				"spec":   map[string]any{"paused": tc.paused},
+				"status": map[string]any{"conditions": []any{map[string]any{"type": tc.changes, "status": "True"}}},
+			}}
+			cluster.SetAPIVersion("cluster.x-k8s.io/v1beta2")
+			cluster.SetKind("Cluster")
+			cluster.SetNamespace("fleet")
+			cluster.SetName("a")
+			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: tc.result}
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			r := &Rollouts{Clusters: clusters.Fixed(cluster), Now: time.Now}
+			if c := r.cluster(t.Context(), o, &moved{spec: &o.Spec, composed: applied{revision: "main@sha1:2"}}, child, pin); c.Ready != tc.ready || c.Rolling == "" {
 				t.Errorf("%s: %+v", tc.reason, c)
 			}
 		})

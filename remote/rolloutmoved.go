@@ -118,8 +118,13 @@ func (m *moved) takes(child *v1alpha1.Child) bool {
 // cluster are the facts about one child.
 func (r *Rollouts) cluster(ctx context.Context, o *v1alpha1.Rollout, m *moved, child *v1alpha1.Child, pin *v1alpha1.ChildRollout) rollout.Cluster {
 	c := m.cluster(o, child, pin)
-	if c.Rolling = r.rolling(child); m.composed != nil {
+	rolling, replaces := r.rolling(child)
+	if c.Rolling = rolling; m.composed != nil {
+		if pin != nil && wasProven(pin) && !replaces {
+			c.Rolling = "" // what is in place counts as it did
+		}
 		m.ofComposition(ctx, child, pin, &c)
+		c.Rolling = rolling
 		c.Ready = c.Ready && asWell(o, pin, c.Below)
 		return c
 	}
@@ -222,17 +227,19 @@ func lostSince(child *v1alpha1.Child) time.Time {
 	return time.Time{}
 }
 
-// rolling is why the cluster of a child is changing by itself; empty if it is not.
-func (r *Rollouts) rolling(child *v1alpha1.Child) string {
+// rolling is why the cluster of a child is changing by itself, empty if it is not, and whether more of it changes than the
+// number of its machines.
+func (r *Rollouts) rolling(child *v1alpha1.Child) (reason string, replaces bool) {
 	if child.Spec.ClusterRef == nil {
-		return ""
+		return "", false
 	}
 	u, ok := r.Clusters.Get(types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name})
 	if !ok {
-		return ""
+		return "", false
 	}
-	_, reason, _ := capibridge.FromObject(u).Rolling(capibridge.Facts{})
-	return reason
+	c := capibridge.FromObject(u)
+	_, reason, _ = c.Rolling(capibridge.Facts{})
+	return reason, c.Replaces()
 }
 
 // pausedAlone reports whether nothing but the pause of its Cluster keeps a child from being ready.
