@@ -418,6 +418,12 @@ func kustomization() Section {
 				Next:    "commit the version that the message names first",
 			},
 			{
+				Reasons: []string{"ControlPlaneUnreadable"},
+				Note:    " (also the condition `RolloutPending`)",
+				Means:   "the control planes of Clusters cannot be read, as while their provider is down, so that nobody knows which version of Kubernetes these may have; they keep what is in place, and the rest is applied",
+				Next:    "mend the provider that the message names the kind of; the agent looks again every 15 seconds",
+			},
+			{
 				Reasons: []string{"RolloutConflict"},
 				Note:    " (also the condition `RolloutPending`)",
 				Means:   "two Rollouts move the same Cluster, which keeps what is in place",

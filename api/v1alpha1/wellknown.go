@@ -350,6 +350,7 @@ const (
 	ReasonUnsupportedVersionStep = "UnsupportedVersionStep"
 	ReasonRolloutConflict        = "RolloutConflict"
 	ReasonRevisionMissing        = "RevisionMissing"
+	ReasonControlPlaneUnreadable = "ControlPlaneUnreadable"
 	ReasonAwaitingRoom           = "AwaitingRoom"
 	ReasonParentOlder            = "ParentOlder"
 

@@ -394,7 +394,7 @@ func (r *Reconciler) tellRollout(run *run) *end {
 func holdReasons() []string {
 	return []string{
 		v1alpha1.ReasonRolloutConflict, v1alpha1.ReasonUnsupportedVersionStep, meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing,
-		v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonRolloutPending,
+		v1alpha1.ReasonControlPlaneUnreadable, v1alpha1.ReasonSourceNotReady, v1alpha1.ReasonRolloutPending,
 	}
 }
 

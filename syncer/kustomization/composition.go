@@ -13,6 +13,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -237,9 +238,7 @@ func (c *Composition) running(ctx context.Context, of asked) (string, error) {
 	if ok && now.Sub(known.at) < runningHolds {
 		return known.version, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	there, controlPlane, err := c.reconciler.controlPlaneOf(ctx, of.cluster)
+	there, controlPlane, err := c.reconciler.controlPlaneOf(ctx, of.cluster, map[schema.GroupKind]error{})
 	if err != nil {
 		return "", err
 	}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -248,6 +249,18 @@ func controlPlane(name, reported string) *unstructured.Unstructured {
 	return u
 }
 
+// ofPlanes has Clusters that may have main@sha1:2, and control planes that run its version.
+func ofPlanes(names ...string) func(*tier) {
+	return func(r *tier) {
+		r.rollout("waves", nil)
+		for _, name := range names {
+			r.child(name, "waves=main@sha1:2")
+			r.cluster(name, "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: "+name+"}}")
+			r.objects = append(r.objects, controlPlane(name, "v1.36.0"))
+		}
+	}
+}
+
 func TestComposeStep(t *testing.T) {
 	const r1, r2 = "main@sha1:1", "main@sha1:2"
 	plane := "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: NAME}}"
@@ -262,7 +275,8 @@ func TestComposeStep(t *testing.T) {
 		kept    string
 		says    string
 		message string
-		stays   bool // lastAppliedRevision stays
+		stays   bool             // lastAppliedRevision stays
+		unread  map[string]error // control planes that cannot be read
 	}{
 		"NoRollout": {
 			reason: "without a Rollout a pin means nothing", tier: func(r *tier) { r.child("a", "waves="+r1) },
@@ -412,6 +426,22 @@ func TestComposeStep(t *testing.T) {
 			want: "ConfigMap/common main@sha1:2", kept: "Cluster/a, LocalControlPlane/a, MachineDeployment/a",
 			says: v1alpha1.ReasonUnsupportedVersionStep, message: "of Cluster apps/a from v1.34.3 to v1.36.0",
 		},
+		"Unreadable": {
+			reason: "a provider that is down keeps its own Clusters alone", tier: ofPlanes("a", "b", "c"),
+			owned: entriesOf("a", "b", "c"), newest: []string{"a=v1.36.0", "b=v1.36.0", "c=v1.36.0"},
+			unread: map[string]error{"b": errors.New("conversion webhook is down")},
+			want:   "Cluster/a at main@sha1:2, Cluster/c at main@sha1:2, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0, LocalControlPlane/c v1.36.0",
+			kept:   "Cluster/b, LocalControlPlane/b, MachineDeployment/b",
+			says:   v1alpha1.ReasonControlPlaneUnreadable, message: "Cluster b keeps what is in place: cannot tell which version Cluster apps/b runs: cannot read LocalControlPlane b: conversion webhook is down",
+		},
+		"Silent": {
+			reason: "of a kind that does not answer the next one is not asked, which would take as long", tier: ofPlanes("a", "b", "c"),
+			owned: entriesOf("a", "b", "c"), newest: []string{"a=v1.36.0", "b=v1.36.0", "c=v1.36.0"},
+			unread: map[string]error{"b": context.DeadlineExceeded},
+			want:   "Cluster/a at main@sha1:2, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0",
+			kept:   "Cluster/b, LocalControlPlane/b, MachineDeployment/b, Cluster/c, LocalControlPlane/c, MachineDeployment/c",
+			says:   v1alpha1.ReasonControlPlaneUnreadable, message: "cannot tell which version Cluster apps/c runs: cannot read LocalControlPlane b",
+		},
 		"WorkersWait": {
 			reason: "workers wait for their control plane, which goes on", tier: func(r *tier) {
 				r.rollout("waves", nil)
@@ -443,6 +473,14 @@ func TestComposeStep(t *testing.T) {
 				if tc.obj != nil {
 					tc.obj(k)
 				}
+			})
+			s.Targets.Local.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+					if err := tc.unread[key.Name]; err != nil && obj.GetObjectKind().GroupVersionKind().Kind == "LocalControlPlane" {
+						return err
+					}
+					return c.Get(ctx, key, obj, opts...)
+				},
 			})
 			var older []*source.Snapshot
 			if tc.old != nil {

@@ -8,8 +8,11 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/remote/rollout"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
@@ -18,9 +21,10 @@ import (
 
 // judgeVersions holds Clusters whose pins would skip a minor version of Kubernetes, and
 // workers whose control plane does not run their version yet. What was judged once is not
-// read again while the same versions are declared.
+// read again while the same versions are declared. A Cluster whose control plane cannot be read,
+// as while its provider is down, is held alone: that says nothing of the others.
 func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Facts) error {
-	judged := map[types.NamespacedName]string{}
+	judged, silent := map[types.NamespacedName]string{}, map[schema.GroupKind]error{}
 	for _, name := range slices.SortedFunc(maps.Keys(f.Pins), byName) {
 		from, _ := f.At(name)
 		if _, held := run.composed.held[name]; held || from == nil {
@@ -35,9 +39,13 @@ func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Fac
 			judged[name] = version
 			continue
 		}
-		there, controlPlane, err := r.controlPlaneOf(ctx, name)
-		if err != nil {
-			return err
+		there, controlPlane, err := r.controlPlaneOf(ctx, name, silent)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("cannot judge versions of Kubernetes: %w", ctx.Err())
+		case err != nil:
+			run.composed.held[name] = hold{v1alpha1.ReasonControlPlaneUnreadable, err.Error()}
+			continue
 		}
 		var refused *rollout.VersionError
 		if errors.As(ofCluster(rollout.VersionStep(rollout.RunningVersion(there, controlPlane), declared.ControlPlane), name), &refused) {
@@ -72,8 +80,12 @@ func ofCluster(err error, name types.NamespacedName) error {
 	return err
 }
 
-// controlPlaneOf reads a Cluster and its control plane; nil for what is not there.
-func (r *Reconciler) controlPlaneOf(ctx context.Context, name types.NamespacedName) (cluster, controlPlane *unstructured.Unstructured, err error) {
+// controlPlaneOf reads a Cluster and its control plane; nil for what is not there. silent are kinds of
+// which one did not answer in time, as where the webhook that converts them hangs: the others are not
+// asked, each of which would take as long.
+func (r *Reconciler) controlPlaneOf(
+	ctx context.Context, name types.NamespacedName, silent map[schema.GroupKind]error,
+) (cluster, controlPlane *unstructured.Unstructured, err error) {
 	if r.Clusters == nil {
 		return nil, nil, nil
 	}
@@ -81,7 +93,16 @@ func (r *Reconciler) controlPlaneOf(ctx context.Context, name types.NamespacedNa
 	if !ok {
 		return nil, nil, nil
 	}
-	if controlPlane, err = clusters.ControlPlane(ctx, r.Targets.Local, cluster); err != nil {
+	kind := clusterapi.ControlPlaneOf(cluster).GroupKind()
+	if err = silent[kind]; err == nil {
+		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		controlPlane, err = clusters.ControlPlane(ctx, r.Targets.Local, cluster)
+		cancel()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		silent[kind] = err
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
 	}
 	return cluster, controlPlane, nil
