@@ -63,7 +63,7 @@ const (
 	MoveHierarchyLabel = clusterctlGroup + "/move-hierarchy"
 )
 
-// Annotations. Of the first three, only the presence counts.
+// Annotations. Of the first four, only the presence counts.
 const (
 	// PausedAnnotation stops the reconciliation of an object.
 	PausedAnnotation = Group + "/paused"
@@ -72,6 +72,8 @@ const (
 	DeleteForMoveAnnotation = clusterctlGroup + "/delete-for-move"
 	// BlockMoveAnnotation makes clusterctl wait before it moves an object.
 	BlockMoveAnnotation = clusterctlGroup + "/block-move"
+	// AnyVersionAnnotation has core admit any version of a managed topology, lower ones too.
+	AnyVersionAnnotation = "unsafe.topology." + Group + "/disable-update-version-check"
 )
 
 // Secrets.

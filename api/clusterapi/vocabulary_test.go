@@ -23,6 +23,7 @@ func TestVocabulary(t *testing.T) {
 		"Paused":        {PausedAnnotation, clusterv1.PausedAnnotation},
 		"DeleteForMove": {DeleteForMoveAnnotation, clusterctlv1.DeleteForMoveAnnotation},
 		"BlockMove":     {BlockMoveAnnotation, clusterctlv1.BlockMoveAnnotation},
+		"AnyVersion":    {AnyVersionAnnotation, clusterv1.ClusterTopologyUnsafeUpdateVersionAnnotation},
 		"SecretType":    {SecretType, string(clusterv1.ClusterSecretType)},
 	} {
 		if tc.got != tc.want {

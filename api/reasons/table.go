@@ -271,7 +271,7 @@ func helmRelease() Section {
 			},
 			{
 				Reasons: []string{"UnsupportedVersionStep"},
-				Means:   "a Rollout moves the Cluster that the release makes, and the chart would have it skip a minor version of Kubernetes, or go back by one; the release stays as it was",
+				Means:   "a Rollout moves the Cluster that the release makes, and the chart would have it skip a minor version of Kubernetes, or go back by one, or by a patch where it has a managed topology; the release stays as it was",
 				Next:    "commit the version that the message names first",
 			},
 			{
@@ -414,14 +414,14 @@ func kustomization() Section {
 			{
 				Reasons: []string{"UnsupportedVersionStep"},
 				Note:    " (also the condition `RolloutPending`)",
-				Means:   "the revision that a Cluster may have would skip a minor version of Kubernetes, or go back by one; the Cluster keeps what is in place",
+				Means:   "the revision that a Cluster may have would skip a minor version of Kubernetes, or go back by one, or by a patch where it has a managed topology; the Cluster keeps what is in place",
 				Next:    "commit the version that the message names first",
 			},
 			{
 				Reasons: []string{"ControlPlaneUnreadable"},
 				Note:    " (also the condition `RolloutPending`)",
 				Means:   "the control planes of Clusters cannot be read, as while their provider is down, so that nobody knows which version of Kubernetes these may have; they keep what is in place, and the rest is applied",
-				Next:    "mend the provider that the message names the kind of; the agent looks again every 15 seconds",
+				Next:    "mend the provider of the kind that the message names; the agent looks again every 15 seconds",
 			},
 			{
 				Reasons: []string{"RolloutConflict"},
@@ -1190,7 +1190,7 @@ func rollout() Section {
 			{
 				Reasons: []string{"UnsupportedVersionStep"},
 				Note:    " (in `status.failing`)",
-				Means:   "the revision skips a minor version of Kubernetes, or goes back by one; the Cluster was not touched, and no more of a HelmRelease that makes it than its declaration",
+				Means:   "the revision skips a minor version of Kubernetes, or goes back by one, or by a patch where the Cluster has a managed topology; the Cluster was not touched, and no more of a HelmRelease that makes it than its declaration",
 				Next:    "push a commit with the version that the message names",
 			},
 			{

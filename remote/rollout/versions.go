@@ -11,6 +11,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/directive"
 )
 
 // VersionError is a change of Kubernetes' version that a cluster must not get.
@@ -67,6 +68,8 @@ type Versions struct {
 	// Topology: the Cluster has a managed topology, which upgrades its workers after its
 	// control plane by itself.
 	Topology bool
+	// Lowers: whatever version of the topology is declared, Cluster API is not in the way.
+	Lowers bool
 	// ControlPlane is the version of the topology, or else of the object of the control
 	// plane; empty if neither declares one.
 	ControlPlane string
@@ -88,7 +91,7 @@ func DeclaredVersions(cluster types.NamespacedName, objects []*unstructured.Unst
 	var controlPlane clusterapi.Reference
 	for _, u := range objects {
 		if clusterapi.IsCluster(u.GroupVersionKind().GroupKind()) && u.GetNamespace() == cluster.Namespace && u.GetName() == cluster.Name {
-			v.Topology = clusterapi.ClassOf(u).Name != ""
+			v.Topology, v.Lowers = clusterapi.ClassOf(u).Name != "", lowers(u)
 			v.ControlPlane = textAt(u, "spec", "topology", "version")
 			controlPlane = clusterapi.ControlPlaneOf(u)
 		}
@@ -113,10 +116,47 @@ func DeclaredVersions(cluster types.NamespacedName, objects []*unstructured.Unst
 	return v
 }
 
-// RunningVersion is the version of Kubernetes that a cluster has: the one that its control
-// plane reports, or else the one that it was told to have. Both objects are as they are in
-// the tier, and nil if they are not there.
-func RunningVersion(cluster, controlPlane *unstructured.Unstructured) string {
+// Running is what a cluster has of Kubernetes.
+type Running struct {
+	// Version that it has; empty if that is not known.
+	Version string
+	// Topology is the version that its managed topology was told to have, whatever runs by now.
+	// Cluster API admits no lower one after that. It is empty where that bounds nothing.
+	Topology string
+}
+
+// RunningOf is what a cluster has. Both objects are as they are in the tier, and nil if they
+// are not there.
+func RunningOf(cluster, controlPlane *unstructured.Unstructured) Running {
+	r := Running{Version: runningVersion(cluster, controlPlane)}
+	if cluster != nil && clusterapi.ClassOf(cluster).Name != "" && !lowers(cluster) {
+		r.Topology = textAt(cluster, "spec", "topology", "version")
+	}
+	return r
+}
+
+// Step refuses what VersionStep does, and each lower version of a managed topology, be it a
+// patch, or one that its control plane still runs. An error is a *VersionError.
+func (r Running) Step(declared Versions) error {
+	to, err := version.ParseGeneric(declared.ControlPlane)
+	if err == nil && declared.Topology && !declared.Lowers && isLater(r.Topology, to) {
+		return &VersionError{
+			From: r.Topology, To: declared.ControlPlane, Why: "Cluster API lets no managed topology go back, to an earlier patch neither; declare " + r.Topology + " again",
+		}
+	}
+	return VersionStep(r.Version, declared.ControlPlane)
+}
+
+// lowers reports whether Cluster API admits a lower version of the topology of a Cluster, or is not
+// asked, as the Cluster is not written again once it is there.
+func lowers(cluster *unstructured.Unstructured) bool {
+	_, admits := cluster.GetAnnotations()[clusterapi.AnyVersionAnnotation]
+	return admits || directive.Selects(directive.IfNotPresent(), cluster) || directive.Selects(directive.Skip(), cluster)
+}
+
+// runningVersion is the version of Kubernetes that a cluster has: the one that its control
+// plane reports, or else the one that it was told to have.
+func runningVersion(cluster, controlPlane *unstructured.Unstructured) string {
 	if controlPlane != nil {
 		if v := textAt(controlPlane, "status", "version"); v != "" {
 			return v

@@ -161,8 +161,49 @@ func TestRunningVersion(t *testing.T) {
 				}
 				return objects(t, text)[0]
 			}
-			if got := RunningVersion(one(tc.cluster), one(tc.controlPlane)); got != tc.want {
+			if got := runningVersion(one(tc.cluster), one(tc.controlPlane)); got != tc.want {
 				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestStep(t *testing.T) {
+	// prod is of a class, told to have a version, and has an annotation.
+	prod := func(version, annotation string) string {
+		return "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {namespace: fleet, name: prod, annotations: {" + annotation +
+			"}}\nspec: {topology: {classRef: {name: big}, version: " + version + "}}\n"
+	}
+	const admits = `unsafe.topology.cluster.x-k8s.io/disable-update-version-check: ""`
+	for name, tc := range map[string]struct {
+		reason, live, reported, declared string
+		refused                          string
+	}{
+		"PatchBack": {"Cluster API lets no topology go back", prod("v1.36.4", ""), "v1.36.4", prod("v1.36.2", ""), "from v1.36.4 to v1.36.2: Cluster API lets no managed topology go back"},
+		"MinorBack": {"nor by a minor version", prod("v1.36.4", ""), "v1.36.4", prod("v1.35.2", ""), "declare v1.36.4 again"},
+		"Underway":  {"nor to what it still runs", prod("v1.36.0", ""), "v1.35.2", prod("v1.35.2", ""), "from v1.36.0 to v1.35.2"},
+		"Older":     {"as v1beta1 names a class", strings.Replace(prod("v1.36.4", ""), "classRef: {name: big}", "class: big", 1), "v1.36.4", prod("v1.36.2", ""), "declare v1.36.4 again"},
+		"Same":      {"nothing changes", prod("v1.36.4", ""), "v1.36.2", prod("v1.36.4", ""), ""},
+		"Patch":     {"it goes on", prod("v1.36.2", ""), "v1.36.2", prod("v1.36.4", ""), ""},
+		"Build":     {"Cluster API compares numbers alone", prod("v1.36.2+b", ""), "v1.36.2+b", prod("v1.36.2+a", ""), ""},
+		"Skips":     {"a minor version is not skipped", prod("v1.35.2", ""), "v1.35.2", prod("v1.37.0", ""), "go to 1.36 first"},
+		"Plain":     {"patches of others may go back", "spec: {}", "v1.36.4", strings.Replace(plainCluster, "v1.36.0", "v1.36.2", 1), ""},
+		"Admits":    {"a person has Cluster API admit it", prod("v1.36.4", admits), "v1.36.4", prod("v1.36.2", ""), ""},
+		"Declares":  {"so does the commit", prod("v1.36.4", ""), "v1.36.4", prod("v1.36.2", admits), ""},
+		"Created":   {"what is declared is not applied again", prod("v1.36.4", ""), "v1.36.4", prod("v1.36.2", "kustomize.toolkit.fluxcd.io/ssa: IfNotPresent"), ""},
+		"Unmanaged": {"nor to what a person has taken over", prod("v1.36.4", "kustomize.toolkit.fluxcd.io/reconcile: disabled"), "v1.36.4", prod("v1.36.2", ""), ""},
+		"New":       {"nothing is there yet", "", "", prod("v1.36.2", ""), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var live *unstructured.Unstructured
+			if tc.live != "" {
+				live = objects(t, tc.live)[0]
+			}
+			declared := DeclaredVersions(types.NamespacedName{Namespace: "fleet", Name: "prod"}, objects(t, tc.declared))
+			err := RunningOf(live, objects(t, `status: {version: "`+tc.reported+`"}`)[0]).Step(declared)
+			var refused *VersionError
+			if errors.As(err, &refused) != (tc.refused != "") || refused != nil && !strings.Contains(err.Error(), tc.refused) {
+				t.Errorf("%s: %v, want %q", tc.reason, err, tc.refused)
 			}
 		})
 	}

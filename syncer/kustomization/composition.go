@@ -51,7 +51,7 @@ type composition struct {
 	newest string
 	// versions of Kubernetes that renderings declare of their Clusters, by revision, empty of one that tells none; of the
 	// last good one, and of what a run brings, as long as it is that.
-	versions map[string]map[types.NamespacedName]string
+	versions map[string]map[types.NamespacedName]rollout.Versions
 	// missing are revisions of which that is not known, each with the reason, and inputs what all was built with.
 	missing map[string]string
 	inputs  string
@@ -79,10 +79,10 @@ type asked struct {
 	revision string
 }
 
-// running is the version of Kubernetes that a cluster had at a time.
+// running is what a cluster had of Kubernetes at a time.
 type running struct {
-	version string
-	at      time.Time
+	is rollout.Running
+	at time.Time
 }
 
 // outstanding is what a cluster waited for, or why it would wait in vain. look says of what
@@ -219,37 +219,37 @@ func (c *Composition) Lacks(cluster types.NamespacedName, revision string) bool 
 // that is not known.
 func (c *Composition) Refused(ctx context.Context, cluster types.NamespacedName, revision string) error {
 	declared := c.state.versions[revision][cluster]
-	if declared == "" {
+	if declared.ControlPlane == "" {
 		return nil
 	}
-	version, err := c.running(ctx, asked{cluster, revision})
-	if err != nil || version == "" {
+	is, err := c.running(ctx, asked{cluster, revision})
+	if err != nil {
 		return nil
 	}
-	return ofCluster(rollout.VersionStep(version, declared), cluster)
+	return ofCluster(is.Step(declared), cluster)
 }
 
-// running is the version of Kubernetes that a cluster has now, or had a moment ago.
-func (c *Composition) running(ctx context.Context, of asked) (string, error) {
+// running is what a cluster has of Kubernetes now, or had a moment ago.
+func (c *Composition) running(ctx context.Context, of asked) (rollout.Running, error) {
 	now := c.reconciler.Now()
 	c.progress.mu.Lock()
 	known, ok := c.progress.running[of]
 	c.progress.mu.Unlock()
 	if ok && now.Sub(known.at) < runningHolds {
-		return known.version, nil
+		return known.is, nil
 	}
 	there, controlPlane, err := c.reconciler.controlPlaneOf(ctx, of.cluster, map[schema.GroupKind]error{})
 	if err != nil {
-		return "", err
+		return rollout.Running{}, err
 	}
-	version := rollout.RunningVersion(there, controlPlane)
+	is := rollout.RunningOf(there, controlPlane)
 	c.progress.mu.Lock()
 	defer c.progress.mu.Unlock()
 	if c.progress.running == nil {
 		c.progress.running = map[asked]running{}
 	}
-	c.progress.running[of] = running{version: version, at: now}
-	return version, nil
+	c.progress.running[of] = running{is: is, at: now}
+	return is, nil
 }
 
 // noteComposition keeps what a reconcile found out about Clusters. complete: all that was
@@ -264,7 +264,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	next := composition{
 		at: map[types.NamespacedName]string{}, came: map[types.NamespacedName]time.Time{},
 		missing: run.composed.missing, inputs: run.inputs.Key(), newest: f.Newest.Revision, source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
-		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]string{}, applied: map[types.NamespacedName]string{},
+		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]rollout.Versions{}, applied: map[types.NamespacedName]string{},
 		unpinned: run.governed.unpinned, unapplied: map[types.NamespacedName][]string{}, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
@@ -358,10 +358,12 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 }
 
 // versionsOf are the versions of Kubernetes that a rendering declares of its Clusters.
-func versionsOf(from *compose.Rendering) map[types.NamespacedName]string {
-	versions := map[types.NamespacedName]string{}
+func versionsOf(from *compose.Rendering) map[types.NamespacedName]rollout.Versions {
+	versions := map[types.NamespacedName]rollout.Versions{}
 	for _, cluster := range from.Clusters() {
-		versions[cluster] = rollout.DeclaredVersions(cluster, from.Of(cluster)).ControlPlane
+		of := rollout.DeclaredVersions(cluster, from.Of(cluster))
+		of.Workers = nil // which nobody asks a composition for
+		versions[cluster] = of
 	}
 	return versions
 }

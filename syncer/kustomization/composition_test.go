@@ -465,31 +465,58 @@ func TestReachedAfterRestart(t *testing.T) {
 // TestRefusesGood: what many would go back to is judged when no Cluster has it any more.
 func TestRefusesGood(t *testing.T) {
 	const good, bad = "main@sha1:1", "main@sha1:2"
-	r := &tier{t: t}
-	r.rollout("waves", func(o *v1alpha1.Rollout) {
-		o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: good}}
-	})
-	r.child("a", "waves="+good)
-	r.cluster("a", "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: a}}")
-	r.objects = append(r.objects, controlPlane("a", "v1.31.0"))
-	s := r.take(nil)
-	before, after := fleetOf(t, good, "a=v1.30.0"), fleetOf(t, bad, "a=v1.31.0")
-	a := types.NamespacedName{Namespace: "apps", Name: "a"}
-	for _, pin := range []string{good, bad} {
-		child := &v1alpha1.Child{}
-		if err := s.client.Get(t.Context(), a, child); err != nil {
-			t.Fatal(err)
-		}
-		child.Status.Rollouts[0].Revision = pin
-		s.updates(t, child)
-		if end := s.composes(t, after, before); end != nil {
-			t.Fatalf("it ended as %+v", end)
-		}
-		s.noteComposition(s.run, true)
-	}
-	var refused *rollout.VersionError
-	if err := s.Composed(s.name()).Refused(t.Context(), a, good); !errors.As(err, &refused) || refused.From != "v1.31.0" || refused.To != "v1.30.0" {
-		t.Errorf("a step back is refused with %v", err)
+	const plane = "controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: a}"
+	topology := func(version string) string { return "topology: {classRef: {name: big}, version: " + version + "}" }
+	for name, tc := range map[string]struct {
+		reason    string
+		class     bool
+		good, bad string
+		reported  string
+		from      string // from which it is refused
+	}{
+		"Minor":    {"a control plane does not go back", false, "v1.30.0", "v1.31.0", "v1.31.0", "v1.31.0"},
+		"Patch":    {"but for patches", false, "v1.36.2", "v1.36.4", "v1.36.4", ""},
+		"Class":    {"which Cluster API refuses a topology, whoever declares them", true, "v1.36.2", "v1.36.4", "v1.36.4", "v1.36.4"},
+		"Underway": {"it compares with what the topology was told, and not with what runs", true, "v1.35.2", "v1.36.0", "v1.35.2", "v1.36.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", func(o *v1alpha1.Rollout) {
+				o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: good}}
+			})
+			r.child("a", "waves="+good)
+			before, after, live := fleetOf(t, good, "a="+tc.good), fleetOf(t, bad, "a="+tc.bad), "spec: {"+plane+"}"
+			if tc.class {
+				of := func(version string) map[string]string {
+					return map[string]string{"fleet/a.yaml": "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {namespace: apps, name: a}\nspec: {" + topology(version) + "}\n"}
+				}
+				before, after, live = snapshotAt(t, good, of(tc.good)), snapshotAt(t, bad, of(tc.bad)), "spec: {"+plane+", "+topology(tc.bad)+"}"
+			}
+			r.cluster("a", live)
+			r.objects = append(r.objects, controlPlane("a", tc.reported))
+			s := r.take(nil)
+			a := types.NamespacedName{Namespace: "apps", Name: "a"}
+			for _, pin := range []string{good, bad} {
+				child := &v1alpha1.Child{}
+				if err := s.client.Get(t.Context(), a, child); err != nil {
+					t.Fatal(err)
+				}
+				child.Status.Rollouts[0].Revision = pin
+				s.updates(t, child)
+				if end := s.composes(t, after, before); end != nil {
+					t.Fatalf("it ended as %+v", end)
+				}
+				if _, held := s.composed.held[a]; held != (pin == good && tc.from != "") {
+					t.Errorf("%s: at %s it is held: %+v", tc.reason, pin, s.composed.held)
+				}
+				s.noteComposition(s.run, true)
+			}
+			var refused *rollout.VersionError
+			err := s.Composed(s.name()).Refused(t.Context(), a, good)
+			if errors.As(err, &refused) != (tc.from != "") || refused != nil && (refused.From != tc.from || refused.To != tc.good || refused.Cluster != a) {
+				t.Errorf("%s: a step back is refused with %v", tc.reason, err)
+			}
+		})
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/compose"
 )
 
-// judgeVersions holds Clusters whose pins would skip a minor version of Kubernetes, and
+// judgeVersions holds Clusters whose pins would skip a minor version of Kubernetes, or go back, and
 // workers whose control plane does not run their version yet. What was judged once is not
 // read again while the same versions are declared. A Cluster whose control plane cannot be read,
 // as while its provider is down, is held alone: that says nothing of the others.
@@ -48,7 +48,7 @@ func (r *Reconciler) judgeVersions(ctx context.Context, run *run, f *compose.Fac
 			continue
 		}
 		var refused *rollout.VersionError
-		if errors.As(ofCluster(rollout.VersionStep(rollout.RunningVersion(there, controlPlane), declared.ControlPlane), name), &refused) {
+		if errors.As(ofCluster(rollout.RunningOf(there, controlPlane).Step(declared), name), &refused) {
 			run.composed.held[name] = hold{refused.Reason(), refused.Error()}
 			continue
 		}

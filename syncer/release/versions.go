@@ -72,15 +72,15 @@ func stepsOf(ctx context.Context, from clusters.Reader, objects []*unstructured.
 			continue
 		}
 		name := client.ObjectKeyFromObject(u)
-		declared := rollout.DeclaredVersions(name, objects).ControlPlane
-		if declared == "" {
+		declared := rollout.DeclaredVersions(name, objects)
+		if declared.ControlPlane == "" {
 			continue
 		}
-		runs, err := runningVersion(ctx, from, name)
+		runs, err := running(ctx, from, name)
 		if err != nil {
 			return fmt.Errorf("cannot tell which version Cluster %s runs: %w", name, err)
 		}
-		err = rollout.VersionStep(runs, declared)
+		err = runs.Step(declared)
 		var refused *rollout.VersionError
 		if errors.As(err, &refused) {
 			refused.Cluster = name
@@ -90,15 +90,15 @@ func stepsOf(ctx context.Context, from clusters.Reader, objects []*unstructured.
 	return nil
 }
 
-// runningVersion is the version of Kubernetes that a cluster runs; empty if that is not known,
-// as of one that is not there yet.
-func runningVersion(ctx context.Context, from clusters.Reader, name types.NamespacedName) (string, error) {
+// running is what a cluster has of Kubernetes; zero if that is not known, as of one that is not
+// there yet.
+func running(ctx context.Context, from clusters.Reader, name types.NamespacedName) (rollout.Running, error) {
 	cluster, err := clusters.Live(ctx, from, clusterapi.ClusterKind, name)
 	if err != nil || cluster == nil {
-		return "", err
+		return rollout.Running{}, err
 	}
 	controlPlane, err := clusters.ControlPlane(ctx, from, cluster)
-	return rollout.RunningVersion(cluster, controlPlane), err
+	return rollout.RunningOf(cluster, controlPlane), err
 }
 
 // mayStep is an error if one of the objects has a Cluster take a step that is refused. It is

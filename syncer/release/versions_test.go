@@ -15,19 +15,23 @@ import (
 )
 
 // kubernetesOf declares a Cluster of a version of Kubernetes, and what its control plane reports.
-func kubernetesOf(version, reported string) string {
+func kubernetesOf(class bool, version, reported string) string {
+	topology := ""
+	if class {
+		topology = "topology: {classRef: {name: big}, version: " + version + "}, "
+	}
 	return fmt.Sprintf(`---
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
 metadata: {name: prod, namespace: apps}
-spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: prod}}
+spec: {%scontrolPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: prod}}
 ---
 apiVersion: controlplane.cluster.x-k8s.io/v1beta2
 kind: KubeadmControlPlane
 metadata: {name: prod, namespace: apps}
 spec: {version: %s}
 status: {version: %q}
-`, version, reported)
+`, topology, version, reported)
 }
 
 // TestHoldVersions: a release that a Rollout moves takes no step that skips a minor version,
@@ -38,6 +42,7 @@ func TestHoldVersions(t *testing.T) {
 		release  func(*v2.HelmRelease)
 		next     Action
 		runs     string // declared and reported
+		class    bool
 		declared string
 		held     string
 	}{
@@ -50,7 +55,8 @@ func TestHoldVersions(t *testing.T) {
 			release: func(h *v2.HelmRelease) { h.Annotations = nil }},
 		"Child": {reason: "the Clusters of another cluster are its own agent's", next: Upgrade, runs: "v1.36.2 v1.36.2", declared: "v1.38.0",
 			release: func(h *v2.HelmRelease) { h.Spec.KubeConfig = &fluxmeta.KubeConfigReference{} }},
-		"Unlock": {reason: "nothing is applied", next: Unlock, runs: "v1.36.2 v1.36.2", declared: "v1.38.0"},
+		"Topology": {reason: "Cluster API lets no topology go back, to an earlier patch neither", next: Rollback, class: true, runs: "v1.38.4 v1.38.4", declared: "v1.38.2", held: "from v1.38.4 to v1.38.2"},
+		"Unlock":   {reason: "nothing is applied", next: Unlock, runs: "v1.36.2 v1.36.2", declared: "v1.38.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj, m := inSync(t)
@@ -59,7 +65,7 @@ func TestHoldVersions(t *testing.T) {
 				tc.release(obj)
 			}
 			if version, reported, there := strings.Cut(tc.runs, " "); there {
-				for _, text := range strings.Split(kubernetesOf(version, reported), "---\n")[1:] {
+				for _, text := range strings.Split(kubernetesOf(tc.class, version, reported), "---\n")[1:] {
 					u := &unstructured.Unstructured{}
 					if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
 						t.Fatal(err)
@@ -67,7 +73,7 @@ func TestHoldVersions(t *testing.T) {
 					m.objects = append(m.objects, u)
 				}
 			}
-			m.manifest = kubernetesOf(tc.declared, "")
+			m.manifest = kubernetesOf(tc.class, tc.declared, "")
 			if tc.next == Rollback {
 				m.stored[0].Manifest = m.manifest
 				obj.Status.History = append(v2.Snapshots{obj.Status.History[0].DeepCopy()}, obj.Status.History...)
