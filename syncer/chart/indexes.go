@@ -97,14 +97,22 @@ func (x *Indexes) Fetch(ctx context.Context, user source.Key, r Repository) (*In
 	return x.ask(ctx, s, func() (*Index, bool) { return nil, false })
 }
 
+// ErrOtherIndex: the index of a repository is another one by now than the one in which a chart is to
+// be found.
+var ErrOtherIndex = errors.New("the repository has another index by now")
+
 // get is Fetch without asking the server for what is there already, and without an
-// end to the use of other repositories.
-func (x *Indexes) get(ctx context.Context, s *shared) (*Index, error) {
-	return x.ask(ctx, s, func() (*Index, bool) {
+// end to the use of other repositories. With a revision, no other index than that is returned.
+func (x *Indexes) get(ctx context.Context, s *shared, revision string) (*Index, error) {
+	index, err := x.ask(ctx, s, func() (*Index, bool) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		return s.index, s.index != nil
+		return s.index, s.index != nil && (revision == "" || s.index.Revision == revision)
 	})
+	if err == nil && revision != "" && index.Revision != revision {
+		return nil, failf(ReasonPull, "%w: %s of %s, and not %s", ErrOtherIndex, index.Revision, shown(s.url), revision)
+	}
+	return index, err
 }
 
 // Forget drops what is kept for a source that is gone.
@@ -288,9 +296,10 @@ func (x *Indexes) shrink(keep *shared) {
 	}
 }
 
-// versions of a chart in the index of a repository, the newest first.
-func (x *Indexes) versions(ctx context.Context, s *shared, name string) ([]entry, error) {
-	index, err := x.get(ctx, s)
+// versions of a chart in the index of a repository, the newest first. The index is of a revision, if there is
+// one.
+func (x *Indexes) versions(ctx context.Context, s *shared, revision, name string) ([]entry, error) {
+	index, err := x.get(ctx, s, revision)
 	if err != nil {
 		return nil, err
 	}

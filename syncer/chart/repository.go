@@ -35,6 +35,8 @@ type Repository struct {
 	// PassCredentials sends username and password of the Secret also to other hosts
 	// that the index names.
 	PassCredentials bool
+	// Revision is that of the index in which charts are found; empty is for the newest one that is known.
+	Revision string
 	// Registry reads the repository if its URL has the scheme oci.
 	Registry Registry
 	// Timeout is spec.timeout. It bounds how long it may take to get one dependency from it; 0 does not.

@@ -22,6 +22,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	fluxversion "github.com/cascade-gitops/cascade/syncer/version"
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
@@ -277,6 +278,25 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 			return err
 		}
 	}
+	if repo.Spec.Suspend && repo.Status.Artifact != nil {
+		repository.Revision = repo.Status.Artifact.Revision
+	}
+	build, err := r.Charts.FromRepository(ctx, repository, spec, verify)
+	if !errors.Is(err, chart.ErrOtherIndex) {
+		return build, err
+	}
+	// The index that there was when the repository was suspended is nowhere any more, as after a restart. What is named
+	// exactly is the same in another one; a range stays at what it led to.
+	if _, ranged := fluxversion.Parse(spec.Version); ranged != nil {
+		if spec.Changed || obj.Status.Artifact == nil {
+			return nil, &source.Error{Reason: reasonSourceUnavailable, Err: fmt.Errorf(
+				"failed to get source: HelmRepository '%s' is suspended, and its server has another index by now; resume it to use that", repo.Name)}
+		}
+		pinned := obj.DeepCopy()
+		r.pin(pinned, obj.Status.Artifact)
+		spec = r.spec(key, pinned)
+	}
+	repository.Revision = ""
 	return r.Charts.FromRepository(ctx, repository, spec, verify)
 }
 

@@ -1,10 +1,14 @@
 package fetch
 
 import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,13 +30,159 @@ import (
 // begins.
 func (b *gitBench) helmCharts() *HelmCharts {
 	b.t.Helper()
+	charts, _ := b.helm()
+	return charts
+}
+
+// helm has the reconcilers of HelmCharts and of HelmRepositories, as of a process that begins.
+func (b *gitBench) helm() (*HelmCharts, *HelmRepositories) {
+	b.t.Helper()
 	dir := b.t.TempDir()
 	sources := &Sources{
 		Client: b.Client, Reader: b.Client, Snapshots: source.NewSnapshots(), Logins: b.Logins, Events: b.events, Metrics: b.Metrics, Now: b.Now, Jitter: b.Jitter,
 	}
+	indexes := chart.NewIndexes(dir, 1<<20, 1<<20)
 	return &HelmCharts{
-		Sources: sources, Charts: chart.NewCharts(chart.NewIndexes(dir, 1<<20, 1<<20), dir, chart.Limits{Chart: 1 << 20, File: 1 << 20}),
+		Sources: sources, Charts: chart.NewCharts(indexes, dir, chart.Limits{Chart: 1 << 20, File: 1 << 20}),
 		From: &find.Finder{Client: b.Client, Reader: b.Client, Snapshots: sources.Snapshots, Fetched: map[string]bool{sourcev1.GitRepositoryKind: true}},
+	}, &HelmRepositories{Sources: sources, Indexes: indexes}
+}
+
+// chartServer is a Helm repository with versions of the chart shop.
+type chartServer struct {
+	*httptest.Server
+	mu       sync.Mutex
+	versions []string
+}
+
+func newChartServer(t *testing.T, versions ...string) *chartServer {
+	s := &chartServer{versions: versions}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.URL.Path == "/index.yaml" {
+			_, _ = io.WriteString(w, "apiVersion: v1\nentries:\n  shop:\n")
+			for _, v := range s.versions {
+				_, _ = io.WriteString(w, "  - {apiVersion: v2, name: shop, version: "+v+", urls: [shop-"+v+".tgz]}\n")
+			}
+			return
+		}
+		version := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/shop-"), ".tgz")
+		content := "apiVersion: v2\nname: shop\nversion: " + version + "\n"
+		gz := gzip.NewWriter(w)
+		archive := tar.NewWriter(gz)
+		err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "shop/Chart.yaml", Mode: 0o644, Size: int64(len(content))})
+		if err == nil {
+			_, err = io.WriteString(archive, content)
+		}
+		if err := errors.Join(err, archive.Close(), gz.Close()); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *chartServer) publish(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.versions = append(s.versions, version)
+}
+
+// inRepository creates the HelmRepository charts at a server, and the HelmChart shop in it.
+func (b *gitBench) inRepository(server *chartServer, version string) *sourcev1.HelmRepository {
+	b.t.Helper()
+	repository, c := &sourcev1.HelmRepository{}, &sourcev1.HelmChart{}
+	repository.Namespace, repository.Name, repository.Generation, repository.Spec.URL = "ns", "charts", 1, server.URL
+	c.Namespace, c.Name, c.Generation, c.Spec.Chart, c.Spec.Version = "ns", "shop", 1, "shop", version
+	c.Spec.SourceRef = sourcev1.LocalHelmChartSourceReference{Kind: sourcev1.HelmRepositoryKind, Name: "charts"}
+	for _, obj := range []client.Object{repository, c} {
+		if err := b.Client.Create(b.t.Context(), obj); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	return repository
+}
+
+// helmRepository reconciles the HelmRepository once, after its spec was changed if change is not nil.
+func (b *gitBench) helmRepository(r *HelmRepositories, change func(*sourcev1.HelmRepository)) *sourcev1.HelmRepository {
+	b.t.Helper()
+	obj, name := &sourcev1.HelmRepository{}, types.NamespacedName{Namespace: "ns", Name: "charts"}
+	if change != nil {
+		if err := b.Client.Get(b.t.Context(), name, obj); err != nil {
+			b.t.Fatal(err)
+		}
+		change(obj)
+		obj.Generation++
+		if err := b.Client.Update(b.t.Context(), obj); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	if _, err := r.Reconcile(b.t.Context(), ctrl.Request{NamespacedName: name}); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := b.Client.Get(b.t.Context(), name, obj); err != nil {
+		b.t.Fatal(err)
+	}
+	return obj
+}
+
+// TestSuspendedRepository: of a suspended HelmRepository no newer index is used than the one that it had, and a chart
+// stays as it is where that one is gone.
+func TestSuspendedRepository(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, version string
+		restart         bool
+		edit            string
+		want, tells     string
+	}{
+		"Range":   {"the newest index is not used", ">=1.0.0", false, "", "1.4.0", ""},
+		"Edited":  {"the index that it had tells what is in the range", ">=1.0.0", false, "<1.4.0", "1.3.0", ""},
+		"Restart": {"the index that it had is gone", ">=1.0.0", true, "", "1.4.0", ""},
+		"Exact":   {"it is the same in each index", "1.3.0", true, "1.4.0", "1.4.0", ""},
+		"Unknown": {"nobody knows what it led to", ">=1.0.0", true, ">=1.2.0", "", "resume it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, server := newGitBench(t), newChartServer(t, "1.3.0", "1.4.0")
+			b.inRepository(server, tc.version)
+			charts, repositories := b.helm()
+			had := b.helmRepository(repositories, nil)
+			if c := b.chart(charts); had.Status.Artifact == nil || c.Status.Artifact == nil {
+				t.Fatalf("it was not built: %v, %v", states(had.Status.Conditions), states(c.Status.Conditions))
+			}
+			server.publish("2.0.0")
+			if tc.restart {
+				charts, repositories = b.helm()
+			}
+			if is := b.helmRepository(repositories, func(r *sourcev1.HelmRepository) { r.Spec.Suspend = true }); !cmp.Equal(is.Status.Artifact, had.Status.Artifact) {
+				t.Errorf("the artifact is %+v, want %+v", is.Status.Artifact, had.Status.Artifact)
+			}
+			if tc.edit != "" {
+				c := &sourcev1.HelmChart{}
+				if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "shop"}, c); err != nil {
+					t.Fatal(err)
+				}
+				c.Spec.Version, c.Generation = tc.edit, 2
+				if err := b.Client.Update(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := b.chart(charts)
+			built := charts.Snapshots.Get(source.Key{Kind: sourcev1.HelmChartKind, NamespacedName: client.ObjectKeyFromObject(c)})
+			failed := apimeta.FindStatusCondition(c.Status.Conditions, sourcev1.FetchFailedCondition)
+			switch {
+			case tc.tells != "":
+				if failed == nil || failed.Reason != reasonSourceUnavailable || !strings.Contains(failed.Message, tc.tells) || built != nil {
+					t.Errorf("%s: it tells %+v, and there is %+v", tc.reason, failed, built)
+				}
+			case failed != nil || built == nil || built.Revision != tc.want || c.Status.Artifact.Revision != tc.want:
+				t.Errorf("%s: it tells %+v, and there is %+v, want %s", tc.reason, failed, built, tc.want)
+			}
+			b.helmRepository(repositories, func(r *sourcev1.HelmRepository) { r.Spec.Suspend = false })
+			if c := b.chart(charts); strings.HasPrefix(c.Spec.Version, ">=") && c.Status.Artifact.Revision != "2.0.0" {
+				t.Errorf("%s: it is resumed, and the chart is at %s", tc.reason, c.Status.Artifact.Revision)
+			}
+		})
 	}
 }
 

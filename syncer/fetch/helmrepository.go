@@ -74,7 +74,7 @@ func (r *HelmRepositories) timeout(_ context.Context, obj *sourcev1.HelmReposito
 	return timeoutOf(obj.Spec.Timeout)
 }
 
-// pin has nothing to do: nobody applies an index.
+// pin is not asked: nobody applies an index.
 func (r *HelmRepositories) pin(*sourcev1.HelmRepository, *meta.Artifact) {}
 
 // datable is not asked: nobody retains an index.

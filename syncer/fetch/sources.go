@@ -310,7 +310,9 @@ func restore[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T]
 		return nil
 	}
 	var err error
-	if s.Snapshots.Get(key) == nil && !s.recall(ctx, key, obj) {
+	// An index is not content that is applied, and the server has the newest one only: to fetch it would have
+	// charts found in that.
+	if key.Kind != sourcev1.HelmRepositoryKind && s.Snapshots.Get(key) == nil && !s.recall(ctx, key, obj) {
 		err = fetchAgain(ctx, s, kind, key, obj, artifact)
 	}
 	if !errors.Is(err, find.ErrFetchedAgain) && !errors.Is(context.Cause(ctx), park.ErrShare) {
@@ -355,9 +357,7 @@ func fetchAgain[T sourceObject](ctx context.Context, s *Sources, kind sourceKind
 	if err != nil {
 		return fmt.Errorf("cannot fetch revision %s of %s %s again: %w", artifact.Revision, key.Kind, key.NamespacedName, err)
 	}
-	if got.snapshot != nil { // not an index: nobody applies it
-		s.handOver(key, artifact, got.snapshot)
-	}
+	s.handOver(key, artifact, got.snapshot)
 	return nil
 }
 
@@ -406,7 +406,7 @@ func hasContent(ctx context.Context, snapshot *source.Snapshot, digest string) (
 	return fmt.Sprintf("sha256:%x", h.Sum(nil)) == digest, nil
 }
 
-// fetchExactly fetches what an artifact of a source was made of. There is no snapshot of an index.
+// fetchExactly fetches what an artifact of a source was made of. It is not asked for an index.
 func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key source.Key, obj T, artifact *meta.Artifact) (*fetched, error) {
 	pinned := obj.DeepCopyObject().(T)
 	kind.pin(pinned, artifact)
@@ -418,8 +418,6 @@ func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key s
 	switch {
 	case failed != nil:
 		return nil, failed.err
-	case got.snapshot == nil:
-		return got, nil
 	case contentOf(got.snapshot.Revision) != contentOf(artifact.Revision):
 		return nil, fmt.Errorf("there is only %s; if it is suspended, resume it to use that", got.snapshot.Revision)
 	case key.Kind == sourcev1.HelmChartKind && pinned.GetGeneration() != obj.GetGeneration() && got.snapshot.Digest != artifact.Digest:
