@@ -32,15 +32,28 @@ const ReasonRevisionNotFetched = "RevisionNotFetched"
 const (
 	olderPause     = 5 * time.Second
 	olderPauseMost = 15 * time.Minute
+	// olderMost is how long a reconcile goes on to the next one. One that takes longer is its last, so that the newest
+	// revision is looked for, and the fetches of other sources of the same repository come, in between.
+	olderMost = 10 * time.Second
 )
 
 // dated is what is known of the older revisions of a source.
 type dated struct {
-	// generation of the object that they were fetched by, or unspecified. Another one may have
-	// other rules.
+	// generation of the object at the last look, or unspecified.
 	generation int64
-	// failures in a row.
-	failures int
+	// of has what is known of each that was retained then.
+	of map[string]attempt
+	// turn is the number of attempts, and failures that of the looks in a row in which one failed.
+	turn, failures int
+}
+
+// attempt is what is known of one older revision.
+type attempt struct {
+	// generation of the object that it was fetched by, or unspecified. Another one may have other
+	// rules.
+	generation int64
+	// failed is the turn in which it could not be fetched last, zero if it could, or was not tried.
+	failed int
 }
 
 // hasOlder reports whether somebody may retain revisions of a kind: those that Layers name.
@@ -61,7 +74,8 @@ func (s *Sources) onWanted(kind string) func(context.Context, wake.Queue) error 
 }
 
 // older fetches the revisions of a source that somebody retains and that are missing; all of
-// them after a change of the object, which that of a suspended one is not yet. It returns how soon to try again, zero for no sooner
+// them after a change of the object, which that of a suspended one is not yet. Those that failed come
+// last, the latest at the end. It returns how soon to go on, or to try again, zero for no sooner
 // than the source is fetched anyway. Only who leads the source tells of a failure.
 func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], key source.Key, obj T, led bool) time.Duration {
 	if !hasOlder(key.Kind) {
@@ -78,20 +92,38 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 		return 0
 	}
 	obj, generation := made(kind, obj, known.generation)
-	if known.generation != generation && known.generation != 0 {
-		missing = all
+	of := make(map[string]attempt, len(all))
+	var todo, left []string
+	for _, revision := range all {
+		a, ok := known.of[revision]
+		if !ok { // if it is there, it was the newest one until now
+			a.generation = cmp.Or(known.generation, generation)
+		}
+		if of[revision] = a; a.generation != generation || slices.Contains(missing, revision) {
+			todo = append(todo, revision)
+		}
 	}
+	slices.SortStableFunc(todo, func(a, b string) int { return cmp.Compare(of[a].failed, of[b].failed) })
 	refused := kind.datable(obj)
 	failed := false
-	for _, revision := range missing {
+	going, end := context.WithTimeout(ctx, olderMost)
+	defer end()
+	for i, revision := range todo {
+		if i > 0 && going.Err() != nil {
+			left = todo[i:]
+			break
+		}
 		err := refused
 		if err == nil {
 			var got *fetched
 			if got, err = fetchExactly(ctx, kind, key, obj, &meta.Artifact{Revision: revision}); err == nil {
 				s.Snapshots.Keep(key, got.snapshot)
+				of[revision] = attempt{generation: generation}
 				continue
 			}
 			failed = true
+			known.turn++
+			of[revision] = attempt{of[revision].generation, known.turn}
 			if errors.Is(context.Cause(ctx), park.ErrShare) {
 				break // that says nothing of the revision
 			}
@@ -102,9 +134,9 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 			log.FromContext(ctx).Error(err, "cannot fetch an older revision", "revision", revision)
 		}
 	}
-	known.failures++
-	if !failed {
-		known = dated{generation: generation}
+	known.generation, known.of = generation, of
+	if known.failures++; !failed {
+		known.failures = 0
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +144,10 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 		s.dated = map[source.Key]dated{}
 	}
 	s.dated[key] = known
-	if !failed {
+	switch {
+	case len(left) > 0 && (!failed || of[left[0]].failed == 0):
+		return s.Jitter(olderPause) // there are those that did not fail
+	case !failed:
 		return 0
 	}
 	return s.Jitter(min(olderPause<<min(known.failures-1, 10), olderPauseMost))

@@ -1,6 +1,8 @@
 package fetch
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -9,12 +11,19 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/stall"
 )
 
 // TestOlderRevisions: a revision that a cluster needs stays, comes back after a restart by
@@ -152,4 +161,115 @@ func TestOlderOfSuspended(t *testing.T) {
 	b.declare("fleet", url)
 	b.want("fleet", "it is resumed", good, "Normal NewArtifact")
 	is("it is resumed", false)
+}
+
+// fetching has GitRepositories fetched by a function, which gets the commit that is asked for, if one is.
+type fetching struct {
+	*GitRepositories
+	commit func(context.Context, string) error
+}
+
+func (f fetching) fetch(ctx context.Context, _ source.Key, obj *sourcev1.GitRepository) (*fetched, *failure) {
+	commit := obj.Spec.Reference.Commit
+	if err := f.commit(ctx, commit); err != nil {
+		return nil, &failure{condition: sourcev1.FetchFailedCondition, err: err}
+	}
+	return &fetched{snapshot: &source.Snapshot{Revision: "main@sha1:" + commit}, reason: "Succeeded", eventReason: reasonNewArtifact}, nil
+}
+
+// TestOlderByTurns: older revisions for which a server does not answer keep the newest one from nobody for longer than
+// one fetch may take, the process is not taken to be stuck for them, and each has its turn.
+func TestOlderByTurns(t *testing.T) {
+	b := newGitBench(t)
+	b.declare("fleet", "url: https://git.example/fleet\ntimeout: 15m\nref: {branch: main}\n")
+	synctest.Test(t, func(t *testing.T) {
+		dog := stall.New(b.Client, time.Now, prometheus.NewRegistry())
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		go func() { _ = dog.Start(ctx) }() // it ends with the context
+		var asked []string
+		kind := fetching{b.GitRepositories, func(ctx context.Context, commit string) error {
+			asked = append(asked, commit)
+			switch {
+			case strings.HasPrefix(commit, "quick"), commit == "":
+				return nil
+			case strings.HasPrefix(commit, "slow"):
+				time.Sleep(olderMost + time.Second)
+				return nil
+			}
+			<-ctx.Done()
+			if err := dog.Check(nil); err != nil {
+				t.Errorf("while %q is fetched: %v", commit, err)
+			}
+			return ctx.Err()
+		}}
+		name := types.NamespacedName{Namespace: "ns", Name: "fleet"}
+		watched := dog.Guard("GitRepository", func() client.Object { return &sourcev1.GitRepository{} }, reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			return reconcileSource(ctx, b.Sources, kind, &sourcev1.GitRepository{}, req.NamespacedName)
+		}))
+		retain := func(commits ...string) {
+			var pinned []source.Pinned
+			for _, c := range commits {
+				pinned = append(pinned, source.Pinned{Key: gitKey("fleet"), Revision: "main@sha1:" + c})
+			}
+			b.Snapshots.Retain(source.Holder{Kind: "Child"}, pinned...)
+		}
+		look := func(pause time.Duration, want ...string) {
+			t.Helper()
+			asked = nil
+			begun := time.Now()
+			result, err := watched.Reconcile(ctx, reconcile.Request{NamespacedName: name})
+			if took := time.Since(begun); err != nil || took > 15*time.Minute+olderMost {
+				t.Errorf("the newest revision waits for %s, %v", took, err)
+			}
+			if diff := cmp.Diff(append([]string{""}, want...), asked); diff != "" {
+				t.Errorf("asked for: -want, +got:\n%s", diff)
+			}
+			if result.RequeueAfter != pause {
+				t.Errorf("it goes on after %s, want %s", result.RequeueAfter, pause)
+			}
+		}
+		retain("hangs1", "hangs2", "hangs3")
+		look(olderPause, "hangs1")
+		look(olderPause, "hangs2")
+		look(4*olderPause, "hangs3")
+		look(8*olderPause, "hangs1")
+		retain("hangs1", "hangs2", "hangs3", "quick1", "slow1", "slow2")
+		look(olderPause, "quick1", "slow1")
+		look(olderPause, "slow2")
+		look(olderPause, "hangs2")
+		retain("quick1", "slow1", "slow2")
+		look(time.Minute)
+
+		b.declare("fleet", "url: https://git.example/fleet\ntimeout: 15m\nref: {branch: main}\nignore: \"*.md\"\n")
+		look(olderPause, "quick1", "slow1")
+		look(time.Minute, "slow2")
+		look(time.Minute)
+	})
+}
+
+// TestOlderBesideNewest: a watchdog waits for the newest revision and for one that is older.
+func TestOlderBesideNewest(t *testing.T) {
+	b := newGitBench(t)
+	b.declare("fleet", "url: https://git.example/fleet\ntimeout: 15m\nref: {branch: main}\n")
+	b.Snapshots.Retain(source.Holder{Kind: "Child"}, source.Pinned{Key: gitKey("fleet"), Revision: "main@sha1:1"})
+	synctest.Test(t, func(t *testing.T) {
+		dog := stall.New(b.Client, time.Now, prometheus.NewRegistry())
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		go func() { _ = dog.Start(ctx) }() // it ends with the context
+		kind := fetching{b.GitRepositories, func(ctx context.Context, commit string) error {
+			<-ctx.Done()
+			if err := dog.Check(nil); err != nil {
+				t.Errorf("while %q is fetched: %v", commit, err)
+			}
+			return fmt.Errorf("no answer: %w", ctx.Err())
+		}}
+		_, err := dog.Guard("GitRepository", func() client.Object { return &sourcev1.GitRepository{} }, reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			return reconcileSource(ctx, b.Sources, kind, &sourcev1.GitRepository{}, req.NamespacedName)
+		})).Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "fleet"}})
+		if err == nil {
+			t.Error("it did not fail")
+		}
+	})
 }

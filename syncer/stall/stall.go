@@ -123,7 +123,7 @@ func (r *Reconcile) End() {
 }
 
 // Allow says that the reconcile of a context may take so long by the spec of its object,
-// besides what every reconcile may take.
+// besides what every reconcile may take and what was allowed before.
 func Allow(ctx context.Context, d time.Duration) {
 	r, _ := ctx.Value(key{}).(*Reconcile)
 	if r == nil {
@@ -131,7 +131,7 @@ func Allow(ctx context.Context, d time.Duration) {
 	}
 	r.watchdog.mu.Lock()
 	defer r.watchdog.mu.Unlock()
-	r.may = Deadline + d
+	r.may += d
 }
 
 // Guard returns a reconciler that is watched. object makes an empty object of its kind.
