@@ -199,8 +199,10 @@ func (o Origin) submodule(written string) (Origin, error) {
 		relative := *base
 		relative.Path, relative.RawPath = path.Join(base.Path, written), ""
 		u = &relative
-	} else if u, err = url.Parse(written); err != nil || u.Scheme == "" {
-		return Origin{}, failf(ReasonGitOperationFailed, "cannot use its URL: write it as https:// or ssh://, or relative as ../name")
+	} else if u = shortForm(written); u == nil {
+		if u, err = url.Parse(written); err != nil || u.Scheme == "" {
+			return Origin{}, failf(ReasonGitOperationFailed, "cannot use its URL: write it as https:// or ssh://, or relative as ../name")
+		}
 	}
 	if u.Scheme != "https" && u.Scheme != "ssh" && (u.Scheme != base.Scheme || u.Host != base.Host) {
 		return Origin{}, failf(ReasonGitOperationFailed, "cannot use its URL: scheme %q is not one of https, ssh", u.Scheme)
@@ -218,4 +220,18 @@ func (o Origin) submodule(written string) (Origin, error) {
 		return Origin{}, failf(ReasonGitOperationFailed, "%w", errors.Unwrap(err))
 	}
 	return sub, nil
+}
+
+// shortForm is what [user@]host:path stands for, as git writes it into .gitmodules; nil if a text is not of this form. The
+// path is that from the root, as hosts of Git have it; that from somebody's home directory is not.
+func shortForm(written string) *url.URL {
+	at, below, ok := strings.Cut(written, ":")
+	if !ok || at == "" || strings.Contains(at, "/") || below == "" || below[0] == ':' || strings.HasPrefix(below, "//") {
+		return nil
+	}
+	u := &url.URL{Scheme: "ssh", Host: at, Path: "/" + strings.TrimPrefix(below, "/")}
+	if i := strings.LastIndexByte(at, '@'); i >= 0 {
+		u.User, u.Host = url.User(at[:i]), at[i+1:]
+	}
+	return u
 }

@@ -487,6 +487,31 @@ func TestSubmodules(t *testing.T) {
 			t.Errorf("submodule() = %+v, %v, want no credential at another host", got, err)
 		}
 	})
+	t.Run("Short", func(t *testing.T) {
+		key := map[string][]byte{"identity": []byte("key"), "known_hosts": []byte("hosts")}
+		for written, want := range map[string]Origin{
+			"git@git.example:org/base.git":          {URL: "ssh://git@git.example/org/base.git", Secret: key},
+			"git@git.example:/org/base.git":         {URL: "ssh://git@git.example/org/base.git", Secret: key},
+			"git.example:org/base.git":              {URL: "ssh://git@git.example/org/base.git", Secret: key},
+			"git@elsewhere.example:org/base.git":    {URL: "ssh://git@elsewhere.example/org/base.git"},
+			"git@git.example:org/base#x?y":          {URL: "ssh://git@git.example/org/base%23x%3Fy", Secret: key},
+			"-oProxyCommand=x:y":                    {},
+			"git@-oProxyCommand=x:y":                {},
+			"git@git.example:-x":                    {},
+			"git@git.example:":                      {},
+			"ext::sh -c id":                         {},
+			"/etc:x":                                {},
+			"file:///etc":                           {},
+			"git@a b:x":                             {},
+			"ssh://git@git.example/org/base.git":    {URL: "ssh://git@git.example/org/base.git", Secret: key},
+			"ssh://git@git.example:22/org/base.git": {URL: "ssh://git@git.example:22/org/base.git"},
+		} {
+			got, err := (Origin{URL: "ssh://git@git.example/org/fleet", Secret: key}).submodule(written)
+			if diff := cmp.Diff(want, got); diff != "" || (err == nil) != (want.URL != "") || err != nil && ReasonOf(err) != ReasonGitOperationFailed {
+				t.Errorf("submodule(%q): %v, -want +got:\n%s", written, err, diff)
+			}
+		}
+	})
 	if _, err := fetchWith(t, mirrors(t), pinned("../middle.git"), onMain, Options{}).ReadDir("m"); err == nil {
 		t.Error("a submodule that was not asked for is there")
 	}
