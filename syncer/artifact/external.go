@@ -153,7 +153,7 @@ func (r *Reconciler) publish(ctx context.Context, obj *generatorv1.ArtifactGener
 		// After the status: whoever is woken finds the object.
 		r.Sources.Snapshots.Put(key, snapshot)
 		if r.Kept != nil {
-			if err := r.Kept.Put(ctx, key, live.UID, snapshot); err != nil {
+			if err := r.Kept.Put(ctx, key, live.UID, snapshot, ""); err != nil {
 				// It is in use already.
 				log.FromContext(ctx).Error(err, "cannot keep an artifact; look at the volume of --snapshot-path", "artifact", key.String())
 			}

@@ -514,7 +514,7 @@ func (r *Reconciler) recall(ctx context.Context, obj *generatorv1.ArtifactGenera
 		if r.Sources.Snapshots.Get(key) != nil || r.Client.Get(ctx, key.NamespacedName, live) != nil || live.Status.Artifact == nil || !isOurs(obj, live) {
 			continue
 		}
-		snapshot, err := r.Kept.Get(ctx, key, live.UID, live.Status.Artifact.Revision)
+		snapshot, err := r.Kept.Get(ctx, key, live.UID, live.Status.Artifact.Revision, "")
 		if err != nil {
 			log.FromContext(ctx).Error(err, "cannot read what was kept of an artifact", "artifact", key.String())
 		}

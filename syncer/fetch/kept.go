@@ -26,7 +26,7 @@ func (s *Sources) recall(ctx context.Context, key source.Key, obj sourceObject) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, keptTimeout)
 	defer cancel()
-	snapshot, err := s.Kept.Get(ctx, key, obj.GetUID(), artifact.Revision)
+	snapshot, err := s.Kept.Get(ctx, key, obj.GetUID(), artifact.Revision, artifact.Digest)
 	if err != nil {
 		s.event(ctx, obj, corev1.EventTypeWarning, ReasonSnapshotNotKept, "%s", err)
 	}
@@ -46,7 +46,7 @@ func (s *Sources) keep(ctx context.Context, key source.Key, obj sourceObject, sn
 	}
 	ctx, cancel := context.WithTimeout(ctx, keptTimeout)
 	defer cancel()
-	if err := s.Kept.Put(ctx, key, obj.GetUID(), snapshot); err != nil {
+	if err := s.Kept.Put(ctx, key, obj.GetUID(), snapshot, obj.GetArtifact().Digest); err != nil {
 		s.event(ctx, obj, corev1.EventTypeWarning, ReasonSnapshotNotKept, "%s; look at the volume of --snapshot-path", err)
 	}
 }

@@ -48,8 +48,11 @@ const keptVersion = "cascade.dev/kept-snapshot-1"
 type keptAs struct {
 	Version string `json:"version"`
 	// UID is that of the source's object: one that was created again is another one.
-	UID            types.UID         `json:"uid"`
-	Revision       string            `json:"revision"`
+	UID      types.UID `json:"uid"`
+	Revision string    `json:"revision"`
+	// Recorded is the digest by which the status of the source has it, that of an archive where sources are packed: one
+	// revision may have several contents. It is empty where nothing is said.
+	Recorded       string            `json:"recorded,omitempty"`
 	OriginRevision string            `json:"originRevision,omitempty"`
 	Commit         string            `json:"commit,omitempty"`
 	Digest         string            `json:"digest"`
@@ -72,11 +75,11 @@ const (
 	keptHeadMost = 4 << 20
 )
 
-// Put keeps the snapshot of a source in place of the one before. What is kept already is
-// not written again.
-func (k *Kept) Put(ctx context.Context, key Key, uid types.UID, s *Snapshot) (err error) {
+// Put keeps the snapshot of a source, which its status has by a digest, in place of the one before. What
+// is kept already is not written again.
+func (k *Kept) Put(ctx context.Context, key Key, uid types.UID, s *Snapshot, recorded string) (err error) {
 	as := keptAs{
-		Version: keptVersion, UID: uid, Revision: s.Revision, OriginRevision: s.OriginRevision, Commit: s.Commit, Digest: s.Digest,
+		Version: keptVersion, UID: uid, Revision: s.Revision, Recorded: recorded, OriginRevision: s.OriginRevision, Commit: s.Commit, Digest: s.Digest,
 		File: s.File, Metadata: s.Metadata, Subject: s.Subject, Time: s.Time, Ruled: s.rules.matcher != nil, Own: s.rules.own,
 	}
 	head, err := json.Marshal(as)
@@ -100,8 +103,8 @@ func (k *Kept) Put(ctx context.Context, key Key, uid types.UID, s *Snapshot) (er
 }
 
 // Get returns what is kept of a source. It is nil if that is nothing, or is of another
-// object or revision.
-func (k *Kept) Get(ctx context.Context, key Key, uid types.UID, revision string) (*Snapshot, error) {
+// object or revision, or is recorded by another digest.
+func (k *Kept) Get(ctx context.Context, key Key, uid types.UID, revision, recorded string) (*Snapshot, error) {
 	f, err := os.Open(k.file(key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -110,7 +113,7 @@ func (k *Kept) Get(ctx context.Context, key Key, uid types.UID, revision string)
 		return nil, fmt.Errorf("cannot read what is kept: %w", err)
 	}
 	defer f.Close()
-	s, err := k.read(ctx, f, uid, revision)
+	s, err := k.read(ctx, f, uid, revision, recorded)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read what is kept: %w", err)
 	}
@@ -251,7 +254,7 @@ func (w *keptWriter) file(at string, n node) error {
 
 // read reads a file to its end. The snapshot is nil if it is not the one that is asked
 // for.
-func (k *Kept) read(ctx context.Context, file io.Reader, uid types.UID, revision string) (*Snapshot, error) {
+func (k *Kept) read(ctx context.Context, file io.Reader, uid types.UID, revision, recorded string) (*Snapshot, error) {
 	gz, err := gzip.NewReader(contextReader{ctx, file})
 	if err != nil {
 		return nil, err
@@ -270,7 +273,7 @@ func (k *Kept) read(ctx context.Context, file io.Reader, uid types.UID, revision
 	if err := json.NewDecoder(archive).Decode(&as); err != nil {
 		return nil, err
 	}
-	if as.Version != keptVersion || as.UID != uid || as.Revision != revision {
+	if as.Version != keptVersion || as.UID != uid || as.Revision != revision || as.Recorded != "" && as.Recorded != recorded {
 		return nil, nil
 	}
 	tree, packed, err := k.tree(ctx, archive)

@@ -101,10 +101,10 @@ var (
 // kept puts a snapshot and returns what another process gets.
 func kept(t *testing.T, dir string, s *Snapshot) *Snapshot {
 	t.Helper()
-	if err := NewKept(dir, 1<<20).Put(t.Context(), keptKey, keptUID, s); err != nil {
+	if err := NewKept(dir, 1<<20).Put(t.Context(), keptKey, keptUID, s, ""); err != nil {
 		t.Fatal(err)
 	}
-	got, err := NewKept(dir, 1<<20).Get(t.Context(), keptKey, keptUID, s.Revision)
+	got, err := NewKept(dir, 1<<20).Get(t.Context(), keptKey, keptUID, s.Revision, "")
 	if err != nil || got == nil {
 		t.Fatalf("Get() = %v, %v", got, err)
 	}
@@ -119,13 +119,13 @@ func TestKeptOfLongName(t *testing.T) {
 		two := one
 		two.Name = strings.Repeat("a", n-1) + "2"
 		k, s := NewKept(dir, 1<<20), ruled(t, &folder{}, nil)
-		if err := k.Put(t.Context(), one, keptUID, s); err != nil {
+		if err := k.Put(t.Context(), one, keptUID, s, ""); err != nil {
 			t.Errorf("of %d bytes: Put() = %v", n, err)
 		}
-		if got, err := NewKept(dir, 1<<20).Get(t.Context(), one, keptUID, s.Revision); err != nil || got == nil {
+		if got, err := NewKept(dir, 1<<20).Get(t.Context(), one, keptUID, s.Revision, ""); err != nil || got == nil {
 			t.Errorf("of %d bytes: Get() = %v, %v", n, got, err)
 		}
-		if got, err := k.Get(t.Context(), two, keptUID, s.Revision); err != nil || got != nil {
+		if got, err := k.Get(t.Context(), two, keptUID, s.Revision, ""); err != nil || got != nil {
 			t.Errorf("of %d bytes: Get() of another one = %v, %v", n, got, err)
 		}
 		for range 2 { // the second time nothing is there, which is no error
@@ -238,7 +238,7 @@ func TestKeptIsWhole(t *testing.T) {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := NewKept(dir, 1<<20).Get(context.WithoutCancel(t.Context()), keptKey, keptUID, s.Revision)
+		got, err := NewKept(dir, 1<<20).Get(context.WithoutCancel(t.Context()), keptKey, keptUID, s.Revision, "")
 		if err == nil && got != nil && told(t, got) != want {
 			t.Fatalf("%s: it is\n%s", what, told(t, got))
 		}
@@ -260,7 +260,7 @@ func TestKeptOfAnother(t *testing.T) {
 	k := NewKept(dir, 1<<20)
 	none := func(reason string, key Key, uid types.UID, revision string) {
 		t.Helper()
-		if got, err := k.Get(t.Context(), key, uid, revision); got != nil || err != nil {
+		if got, err := k.Get(t.Context(), key, uid, revision, ""); got != nil || err != nil {
 			t.Errorf("%s: Get() = %v, %v", reason, got, err)
 		}
 	}
@@ -283,7 +283,7 @@ func TestKeptOnce(t *testing.T) {
 	k := NewKept(dir, 1<<20)
 	name := filepath.Join(dir, "gitrepository", "apps", "shop.tar.gz")
 	for range 2 {
-		if err := k.Put(t.Context(), keptKey, keptUID, s); err != nil {
+		if err := k.Put(t.Context(), keptKey, keptUID, s, ""); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Truncate(name, 0); err != nil {
@@ -293,10 +293,10 @@ func TestKeptOnce(t *testing.T) {
 	if info, err := os.Stat(name); err != nil || info.Size() != 0 {
 		t.Errorf("it was written again: %v, %v", info, err)
 	}
-	if err := k.Put(t.Context(), keptKey, keptUID, s.Named("other@sha1:1")); err != nil {
+	if err := k.Put(t.Context(), keptKey, keptUID, s.Named("other@sha1:1"), ""); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := k.Get(t.Context(), keptKey, keptUID, "other@sha1:1"); got == nil || err != nil {
+	if got, err := k.Get(t.Context(), keptKey, keptUID, "other@sha1:1", ""); got == nil || err != nil {
 		t.Errorf("another revision: Get() = %v, %v", got, err)
 	}
 }
@@ -307,13 +307,13 @@ func TestKeptWithin(t *testing.T) {
 	contents.add(t, root, "large", filemode.Regular, strings.Repeat("x", 4096))
 	large, small := ruled(t, root, nil), ruled(t, &folder{}, nil)
 	k := NewKept(t.TempDir(), 4096)
-	if err := k.Put(t.Context(), keptKey, keptUID, small); err != nil {
+	if err := k.Put(t.Context(), keptKey, keptUID, small, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Put(t.Context(), keptKey, keptUID, large); ReasonOf(err) != ReasonLimitExceeded {
+	if err := k.Put(t.Context(), keptKey, keptUID, large, ""); ReasonOf(err) != ReasonLimitExceeded {
 		t.Errorf("Put() = %v", err)
 	}
-	if got, err := k.Get(t.Context(), keptKey, keptUID, small.Revision); got == nil || err != nil {
+	if got, err := k.Get(t.Context(), keptKey, keptUID, small.Revision, ""); got == nil || err != nil {
 		t.Errorf("Get() = %v, %v", got, err)
 	}
 }
