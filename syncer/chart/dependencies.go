@@ -215,6 +215,12 @@ func (l *local) distant(d *helmchart.Dependency, from map[string]access, b *budg
 		ctx = within
 	}
 	chart, err := l.charts.find(ctx, l.spec.User, from[at].Repository, d.Name, d.Version, nil)
+	if err != nil && from[at].Registry == nil && source.ReasonOf(err) == ReasonReference {
+		// The index that is known is of when others asked for it. Nobody is told when the version comes.
+		if err = l.charts.indexes.renew(ctx, l.spec.User, from[at].Repository); err == nil {
+			chart, err = l.charts.find(ctx, l.spec.User, from[at].Repository, d.Name, d.Version, nil)
+		}
+	}
 	if err != nil {
 		return nil, nil, err
 	}

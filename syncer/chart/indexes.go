@@ -94,7 +94,20 @@ func (x *Indexes) Fetch(ctx context.Context, user source.Key, r Repository) (*In
 		return nil, err
 	}
 	x.retain(user, map[string]bool{s.key: true})
-	return x.ask(ctx, s, func() (*Index, bool) { return nil, false })
+	return x.ask(ctx, s, unknown)
+}
+
+// unknown has the server asked whatever is there.
+func unknown() (*Index, bool) { return nil, false }
+
+// renew is Fetch without an end to the use of other repositories.
+func (x *Indexes) renew(ctx context.Context, user source.Key, r Repository) error {
+	s, err := x.use(user, r)
+	if err != nil {
+		return err
+	}
+	_, err = x.ask(ctx, s, unknown)
+	return err
 }
 
 // ErrOtherIndex: the index of a repository is another one by now than the one in which a chart is to

@@ -26,10 +26,15 @@ type Repositories func(ctx context.Context, normalized string) (Repository, erro
 // packed. With byRevision the version has the revision of the source as its
 // metadata. As long as the inputs of the chart are the same, it keeps the
 // revision of the last build.
-func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec, byRevision bool, repositories Repositories) (*Build, error) {
+func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec, byRevision bool, repositories Repositories) (_ *Build, err error) {
 	l := &local{charts: c, ctx: ctx, s: s, spec: spec, files: wanted(spec.ValuesFiles), at: clean(spec.Chart), repositories: repositories}
 	used := map[string]bool{}
-	defer func() { c.indexes.retain(spec.User, used) }()
+	defer func() {
+		if err != nil {
+			used = nil // the next attempt is not to find what this one found
+		}
+		c.indexes.retain(spec.User, used)
+	}()
 	dir, hash, err := s.Stat(l.at)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, failf(ReasonReference, "no chart found at path '%s' of revision %s", spec.Chart, s.Revision)

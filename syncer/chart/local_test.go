@@ -349,6 +349,36 @@ func TestDependencyTimeout(t *testing.T) {
 	}
 }
 
+// TestDependencyComes: a dependency that its repository does not have yet is found when it has, also where others use
+// the index of before.
+func TestDependencyComes(t *testing.T) {
+	for name, used := range map[string]bool{"Alone": false, "Used": true} {
+		t.Run(name, func(t *testing.T) {
+			git, server, charts := startGit(t), startRepository(t), newCharts(t)
+			server.add(t, chartFiles("redis", "redis", "1.2.3"))
+			snapshot := git.commit(map[string]string{"chart/Chart.yaml": "apiVersion: v2\nname: chart\nversion: 1.0.0\ndependencies: [{name: redis, version: 1.9.0, repository: \"" + server.URL + "\"}]\n"})
+			build := func() error {
+				_, err := charts.FromSnapshot(t.Context(), snapshot, Spec{User: user("a"), Chart: "chart"}, false, func(_ context.Context, at string) (Repository, error) {
+					return Repository{URL: at}, nil
+				})
+				return err
+			}
+			if used {
+				if _, err := charts.FromRepository(t.Context(), Repository{URL: server.URL}, Spec{User: user("b"), Chart: "redis"}, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := build(); source.ReasonOf(err) != ReasonDependency || !strings.Contains(err.Error(), "matching '1.9.0'") {
+				t.Errorf("FromSnapshot() = %v, want that it is not there", err)
+			}
+			server.add(t, chartFiles("redis", "redis", "1.9.0"))
+			if err := build(); err != nil {
+				t.Errorf("it is there now, and FromSnapshot() = %v", err)
+			}
+		})
+	}
+}
+
 // TestDependencyCredentials: what was made with a credential is not for those who have
 // another one.
 func TestDependencyCredentials(t *testing.T) {

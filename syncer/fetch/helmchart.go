@@ -278,7 +278,8 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 			return err
 		}
 	}
-	if repo.Spec.Suspend && repo.Status.Artifact != nil {
+	// Of a repository that another process reconciles, nobody else here asks for a newer index.
+	if (repo.Spec.Suspend || !r.Shard.Has(repo)) && repo.Status.Artifact != nil {
 		repository.Revision = repo.Status.Artifact.Revision
 	}
 	build, err := r.Charts.FromRepository(ctx, repository, spec, verify)
@@ -287,7 +288,7 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 	}
 	// The index that there was when the repository was suspended is nowhere any more, as after a restart. What is named
 	// exactly is the same in another one; a range stays at what it led to.
-	if _, ranged := fluxversion.Parse(spec.Version); ranged != nil {
+	if _, ranged := fluxversion.Parse(spec.Version); ranged != nil && repo.Spec.Suspend {
 		if spec.Changed || obj.Status.Artifact == nil {
 			return nil, &source.Error{Reason: reasonSourceUnavailable, Err: fmt.Errorf(
 				"failed to get source: HelmRepository '%s' is suspended, and its server has another index by now; resume it to use that", repo.Name)}

@@ -186,6 +186,29 @@ func TestSuspendedRepository(t *testing.T) {
 	}
 }
 
+// TestRepositoryOfAnother: a chart in a HelmRepository that another process reconciles, as where agents share a tier by
+// labels, is found in the index that the status of that names.
+func TestRepositoryOfAnother(t *testing.T) {
+	b, server := newGitBench(t), newChartServer(t, "1.3.0")
+	b.inRepository(server, "*")
+	_, repositories := b.helm()
+	charts, _ := b.helm()
+	charts.Shard = func(o client.Object) bool { return o.GetName() == "shop" }
+	for _, version := range []string{"1.3.0", "1.4.0", "2.0.0"} {
+		if version != "1.3.0" {
+			server.publish(version)
+		}
+		b.helmRepository(repositories, nil)
+		if c := b.chart(charts); c.Status.Artifact == nil || c.Status.Artifact.Revision != version {
+			t.Errorf("the repository has %s, and of the chart there is %+v: %v", version, c.Status.Artifact, states(c.Status.Conditions))
+		}
+	}
+	server.publish("3.0.0")
+	if c := b.chart(charts); c.Status.Artifact.Revision != "2.0.0" {
+		t.Errorf("the status of the repository has no index with %s", c.Status.Artifact.Revision)
+	}
+}
+
 // TestSuspendedChart: a process that begins has the chart that a suspended HelmChart had, if
 // it can be made again, and says so if not.
 func TestSuspendedChart(t *testing.T) {
