@@ -26,7 +26,9 @@ type Repositories func(ctx context.Context, normalized string) (Repository, erro
 // packed. With byRevision the version has the revision of the source as its
 // metadata. As long as the inputs of the chart are the same, it keeps the
 // revision of the last build.
-func (c *Charts) FromSnapshot(ctx context.Context, s *source.Snapshot, spec Spec, byRevision bool, repositories Repositories) (_ *Build, err error) {
+func (c *Charts) FromSnapshot(
+	ctx context.Context, s *source.Snapshot, spec Spec, byRevision bool, repositories Repositories,
+) (_ *Build, err error) {
 	l := &local{charts: c, ctx: ctx, s: s, spec: spec, files: wanted(spec.ValuesFiles), at: clean(spec.Chart), repositories: repositories}
 	used := map[string]bool{}
 	defer func() {

@@ -79,8 +79,8 @@ const (
 // is kept already is not written again.
 func (k *Kept) Put(ctx context.Context, key Key, uid types.UID, s *Snapshot, recorded string) (err error) {
 	as := keptAs{
-		Version: keptVersion, UID: uid, Revision: s.Revision, Recorded: recorded, OriginRevision: s.OriginRevision, Commit: s.Commit, Digest: s.Digest,
-		File: s.File, Metadata: s.Metadata, Subject: s.Subject, Time: s.Time, Ruled: s.rules.matcher != nil, Own: s.rules.own,
+		Version: keptVersion, UID: uid, Revision: s.Revision, Recorded: recorded, OriginRevision: s.OriginRevision, Commit: s.Commit,
+		Digest: s.Digest, File: s.File, Metadata: s.Metadata, Subject: s.Subject, Time: s.Time, Ruled: s.rules.matcher != nil, Own: s.rules.own,
 	}
 	head, err := json.Marshal(as)
 	if err != nil {
