@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -149,22 +150,17 @@ func (r *Reconciler) leave(ctx context.Context, run *run, why string) error {
 // holdMove refuses to release to another cluster while the one of before has Clusters of the release.
 func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref) *refusal {
 	obj := run.Obj
-	var clusters []inventory.Entry
-	if i := obj.Status.Inventory; i != nil {
-		for _, ref := range i.Entries {
-			if e, err := inventory.Parse(ref.ID, ref.Version); err == nil && clusterapi.IsCluster(e.GroupKind()) {
-				clusters = append(clusters, e)
-			}
-		}
+	names := "Clusters"
+	clusters, err := r.clustersOf(ctx, run, before)
+	var there []inventory.Entry
+	if err == nil && len(clusters) > 0 {
+		names = inventory.Names(clusters)
+		there, err = r.among(ctx, obj, before, clusters)
 	}
-	if len(clusters) == 0 {
-		return nil
-	}
-	there, err := r.among(ctx, obj, before, clusters)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("will not install %s in another cluster: cannot find out whether the one of before has them still: %w; "+
-			"take back the change of spec.kubeConfig or, if that cluster is gone for good, remove annotation %s", inventory.Names(clusters), err, target.Annotation)
+			"take back the change of spec.kubeConfig or, if that cluster is gone for good, remove annotation %s", names, err, target.Annotation)
 	case len(there) > 0:
 		err = fmt.Errorf("will not install %s in another cluster: the one of before has them, and they would be built a second time; "+
 			"take back the change of spec.kubeConfig, move them with `cascade pivot`, or delete them there", inventory.Names(there))
@@ -174,6 +170,58 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref) 
 	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", err)
 	return &refusal{reason: v1alpha1.ReasonPruneBlocked, err: err, event: true, stalls: true, wait: r.Jitter(heldPoll)}
 }
+
+// clustersOf are the Clusters of the release that a cluster has. Helm's storage there tells of them where there is no
+// inventory. If that of another cluster cannot be read, as it is gone, it is what would be installed now: nothing else
+// would be built a second time.
+func (r *Reconciler) clustersOf(ctx context.Context, run *run, at target.Ref) ([]inventory.Entry, error) {
+	obj := run.Obj
+	var entries []inventory.Entry
+	var err error
+	if i := obj.Status.Inventory; i != nil {
+		for _, ref := range i.Entries {
+			if e, err := inventory.Parse(ref.ID, ref.Version); err == nil {
+				entries = append(entries, e)
+			}
+		}
+	} else {
+		entries, err = r.contents(ctx, obj, at)
+	}
+	if err != nil && !at.Local() {
+		objects, unrendered := r.Releases.Declares(ctx, release.Request{
+			Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory, Chart: run.chart,
+			Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx),
+		})
+		if unrendered == nil {
+			entries, err = inventory.OfAll(objects), nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(entries, func(e inventory.Entry) bool { return !clusterapi.IsCluster(e.GroupKind()) }), nil
+}
+
+// contents are the objects of the release that a cluster has, by Helm's storage there.
+func (r *Reconciler) contents(ctx context.Context, obj *helmv2.HelmRelease, at target.Ref) ([]inventory.Entry, error) {
+	if at.Local() {
+		at = target.Ref{} // with our own rights, as has
+	}
+	switch other, err := r.isOther(ctx, obj, at); {
+	case err != nil:
+		return nil, err
+	case other:
+		return nil, errOther
+	}
+	cluster, err := r.Targets.Connect(ctx, obj.Namespace, at)
+	if err != nil {
+		return nil, err
+	}
+	return r.Releases.Contents(ctx, release.Request{Object: obj, Cluster: cluster, Local: at.Local(), Log: log.FromContext(ctx)})
+}
+
+// errOther: the way to the cluster of before is that to another one.
+var errOther = errors.New("its kubeconfig leads to another one now")
 
 // among are those of the Clusters that the cluster of a reference has.
 func (r *Reconciler) among(ctx context.Context, obj *helmv2.HelmRelease, ref target.Ref, clusters []inventory.Entry) (there []inventory.Entry, err error) {
@@ -188,7 +236,7 @@ func (r *Reconciler) among(ctx context.Context, obj *helmv2.HelmRelease, ref tar
 	case err != nil:
 		return nil, err
 	case other:
-		return nil, errors.New("its kubeconfig leads to another one now")
+		return nil, errOther
 	}
 	for _, e := range clusters {
 		o := &metav1.PartialObjectMetadata{}

@@ -105,6 +105,8 @@ type Releases interface {
 	Uninstall(context.Context, release.Request) (release.Outcome, error)
 	// Has reports whether a cluster has the release that the status of an object is about.
 	Has(context.Context, release.Request) (bool, error)
+	// Contents are the objects that a cluster has on record for that release.
+	Contents(context.Context, release.Request) ([]inventory.Entry, error)
 	// Declares renders what a release would have, and writes nothing.
 	Declares(context.Context, release.Request) ([]*unstructured.Unstructured, error)
 	// Forget drops what is kept for an object that is gone.

@@ -60,7 +60,9 @@ type fakeReleases struct {
 	uninstall func() (release.Outcome, error)
 	declares  func() ([]*unstructured.Unstructured, error)
 	// has reports whether our own cluster, or another one, has the release.
-	has       func(local bool) bool
+	has func(local bool) bool
+	// contents are what a cluster has on record for the release.
+	contents  func() ([]inventory.Entry, error)
 	forgotten int
 	last      types.UID
 	// uninstalls are the clusters in which it was asked to uninstall.
@@ -78,6 +80,10 @@ func (f *fakeReleases) Uninstall(_ context.Context, r release.Request) (release.
 
 func (f *fakeReleases) Has(_ context.Context, r release.Request) (bool, error) {
 	return f.has != nil && f.has(r.Local), nil
+}
+
+func (f *fakeReleases) Contents(context.Context, release.Request) ([]inventory.Entry, error) {
+	return f.contents()
 }
 
 func (f *fakeReleases) Forget(_ types.NamespacedName, uid types.UID) {
@@ -816,6 +822,59 @@ func TestMoveStep(t *testing.T) {
 			held := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
 			if (held != nil) != stalls || held != nil && strings.Contains(held.Message, "cannot find out") != (tc.there == nil) {
 				t.Errorf("%s: it is told as held: %v", tc.reason, held)
+			}
+		})
+	}
+}
+
+// TestMoveStepNoInventory: a Cluster of a release that an earlier Flux made is not built in two clusters either, and what
+// has none moves.
+func TestMoveStepNoInventory(t *testing.T) {
+	away := func(h *helmv2.HelmRelease) {
+		h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	}
+	lost := func(h *helmv2.HelmRelease) { recordAt(h, "gone", "before") }
+	cluster := inventory.Entry{Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2", Namespace: "apps", Name: "prod"}
+	config := inventory.Entry{Kind: "ConfigMap", Version: "v1", Namespace: "apps", Name: "prod"}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*helmv2.HelmRelease)
+		// stored is what the cluster of before has, declared what would be installed.
+		stored, declared []inventory.Entry
+		there            []string
+		want             string
+	}{
+		"Cluster":     {"it would be built a second time", away, []inventory.Entry{config, cluster}, nil, []string{"prod"}, v1alpha1.ReasonPruneBlocked},
+		"ClusterGone": {"it was moved", away, []inventory.Entry{config, cluster}, nil, nil, ""},
+		"NoCluster":   {"what was installed here is left here", away, []inventory.Entry{config}, nil, nil, ""},
+		"Lost":        {"nothing would be built a second time, whatever a cluster that is gone had", lost, nil, []inventory.Entry{config}, nil, ""},
+		"LostCluster": {"nobody can tell whether the Cluster is there", lost, nil, []inventory.Entry{cluster}, nil, v1alpha1.ReasonPruneBlocked},
+		"LostUnknown": {"nor what would be installed", lost, nil, nil, nil, v1alpha1.ReasonPruneBlocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) {
+				h.Status.Inventory = nil
+				tc.change(h)
+			}), tc.there...)
+			s.helm.has = func(local bool) bool { return local }
+			s.helm.contents = func() ([]inventory.Entry, error) { return tc.stored, nil }
+			s.helm.declares = func() (objects []*unstructured.Unstructured, err error) {
+				if tc.declared == nil {
+					return nil, errors.New("no such kind")
+				}
+				for _, e := range tc.declared {
+					objects = append(objects, e.Object())
+				}
+				return objects, nil
+			}
+			expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), "", false, 0)
+			stalls, wait := tc.want != "", time.Duration(0)
+			if stalls {
+				wait = heldPoll
+			}
+			expect(t, tc.reason, s.Reconciler.move(t.Context(), s.run), tc.want, stalls, wait)
+			if keeps := s.Obj.Status.StorageNamespace != ""; keeps != stalls {
+				t.Errorf("%s: it keeps what is on record: %t", tc.reason, keeps)
 			}
 		})
 	}

@@ -865,6 +865,15 @@ func TestHas(t *testing.T) {
 		"Other": {"another one was made under the name", func(_ *v2.HelmRelease, m *fakeWorld) { m.stored[0].Info.FirstDeployed = at.Add(time.Hour) }, false},
 		"None":  {"there is no such release", func(_ *v2.HelmRelease, m *fakeWorld) { m.stored = nil }, false},
 		"Older": {"the record of an engine of before does not tell", func(obj *v2.HelmRelease, _ *fakeWorld) { obj.Status.History[0].APIVersion = "" }, false},
+		"Hooked": {"the agent was killed while hooks of the first install ran, which Helm notes", func(obj *v2.HelmRelease, m *fakeWorld) {
+			m.stored[0].Manifest, m.stored[0].Hooks = mine, []*helmrelease.Hook{{Name: "h", LastRun: helmrelease.HookExecution{StartedAt: at}}}
+		}, true},
+		"ByHand": {"it was rolled back by hand since", func(_ *v2.HelmRelease, m *fakeWorld) {
+			m.change(common.StatusSuperseded).Manifest = mine
+		}, true},
+		"Former": {"one of ours that was left there before", func(_ *v2.HelmRelease, m *fakeWorld) {
+			m.stored[0].Manifest, m.stored[0].Info.FirstDeployed = mine, at.Add(-time.Hour)
+		}, false},
 		"Begun": {"it is not on record yet, and has our labels", func(obj *v2.HelmRelease, m *fakeWorld) {
 			obj.Status.History, m.stored[0].Manifest = nil, mine
 		}, true},
@@ -877,6 +886,35 @@ func TestHas(t *testing.T) {
 			tc.change(obj, m)
 			if got, err := m.newRun(obj, wanted).has(t.Context()); err != nil || got != tc.want {
 				t.Errorf("%s: has() = %t, %v, want %t", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestOnRecord: what Helm's storage tells of a release that has no inventory.
+func TestOnRecord(t *testing.T) {
+	cluster, settings, extra := named("Cluster", "prod"), named("ConfigMap", "settings"), named("ConfigMap", "extra")
+	for name, tc := range map[string]struct {
+		reason    string
+		manifests [][]inventory.Entry
+		statuses  []common.Status
+		want      []inventory.Entry
+	}{
+		"Deployed": {"the newest revision has all that there is", [][]inventory.Entry{{extra}, {cluster, settings}},
+			[]common.Status{common.StatusSuperseded, common.StatusDeployed}, []inventory.Entry{cluster, settings}},
+		"Failed": {"what the next one was to drop is there still", [][]inventory.Entry{{extra}, {cluster}, {settings}},
+			[]common.Status{common.StatusSuperseded, common.StatusDeployed, common.StatusFailed}, []inventory.Entry{cluster, settings}},
+		"None": {"there is no release", nil, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.stored = nil
+			for i, entries := range tc.manifests {
+				m.manifest = manifestOf(entries...)
+				m.add("web", "apps", nil, nil, tc.statuses[i])
+			}
+			if got, err := m.newRun(obj, wanted).onRecord(t.Context()); err != nil || !inventory.Equal(got, tc.want) {
+				t.Errorf("%s: onRecord() = %v, %v, want %v", tc.reason, got, err, tc.want)
 			}
 		})
 	}

@@ -97,9 +97,9 @@ func (n *run) begun(ctx context.Context) (*v2.Snapshot, error) {
 	return snapshotOf(rel, "", v2.ReleaseActionInstall), nil
 }
 
-// Has reports whether the cluster of a request has the release that the status of the object is about, as
-// it is on record there: a digest of it tells it from a release of the same name in another cluster. One
-// that is not on record yet, because the agent was killed before, is known by its labels.
+// Has reports whether the cluster of a request has the release that the status of the object is about: a
+// digest of it tells it from a release of the same name in another cluster. One that changed since it was
+// recorded, or is not on record yet because the agent was killed before, is known by its labels.
 func (r *Releases) Has(ctx context.Context, req Request) (bool, error) {
 	n, err := r.begin(req, nil)
 	if err != nil {
@@ -123,8 +123,60 @@ func (n *run) has(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot read release %s/%s.v%d: %w", latest.Namespace, latest.Name, latest.Version, n.redacted(err))
 	}
-	// A record of an engine of before has no digest, and tells nothing.
-	return latest.APIVersion == v2.CurrentSnapshotAPIVersion && verify(latest, rel) == nil, nil
+	if latest.APIVersion == v2.CurrentSnapshotAPIVersion && verify(latest, rel) == nil {
+		return true, nil
+	}
+	// Helm was called by hand since then, the agent was killed while hooks ran, which Helm notes in the release, or
+	// an engine of before recorded no digest. No other cluster has one of ours that was first deployed in the same second.
+	if rel.Info.FirstDeployed.Unix() != latest.FirstDeployed.Unix() {
+		return false, nil
+	}
+	return n.ours(rel)
+}
+
+// Contents are the objects that the cluster of a request has on record for the release that the status of the
+// object is about, for where there is no inventory. An earlier Flux wrote none.
+func (r *Releases) Contents(ctx context.Context, req Request) ([]inventory.Entry, error) {
+	n, err := r.begin(req, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer n.giveBack()
+	n.storageNamespace = req.Object.Status.StorageNamespace
+	if latest := req.Object.Status.History.Latest(); latest != nil {
+		n.name, n.namespace = latest.Name, latest.Namespace
+	}
+	entries, err := n.onRecord(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read release %s/%s: %w", n.namespace, n.name, n.redacted(err))
+	}
+	return entries, nil
+}
+
+// onRecord are the objects of the revision that was deployed last, and of those that failed since.
+func (n *run) onRecord(ctx context.Context) (entries []inventory.Entry, err error) {
+	found, err := n.store.revisions(ctx, n.storageNamespace, n.name)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range found {
+		rel, err := n.store.read(ctx, n.storageNamespace, n.name, r.version)
+		if errors.Is(err, driver.ErrReleaseNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		n.hide(rel)
+		objects, _, err := objectsOf(rel, n.mapper)
+		if err != nil {
+			return nil, err
+		}
+		if entries = inventory.Union(entries, inventory.OfAll(objects)); isDeployed(rel) {
+			break
+		}
+	}
+	return entries, nil
 }
 
 // ours reports whether all that is in the manifest of a release has the labels of the
