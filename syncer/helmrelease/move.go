@@ -57,11 +57,15 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 	}
 	switch change {
 	case target.Moved:
-		if refused := r.holdMove(ctx, run, *before); refused != nil {
+		if refused := r.holdMove(ctx, run, *before, takeBack); refused != nil {
 			return refused
 		}
 		err = r.leave(ctx, run, "spec.kubeConfig leads to another cluster than before")
 	case target.Replaced:
+		// The former cluster may run on, and only its kubeconfig be another one.
+		if refused := r.holdMove(ctx, run, *before, fmt.Sprintf("have %s %s lead to that one again", run.target.Kind, run.target.Name)); refused != nil {
+			return refused
+		}
 		err = r.leave(ctx, run, fmt.Sprintf("the cluster that %s %s leads to is another one now", run.target.Kind, run.target.Name))
 	case target.Same, target.Unidentified:
 	}
@@ -147,8 +151,12 @@ func (r *Reconciler) leave(ctx context.Context, run *run, why string) error {
 	return run.Write(ctx)
 }
 
+// takeBack is what a person does who did not mean to move a release.
+const takeBack = "take back the change of spec.kubeConfig"
+
 // holdMove refuses to release to another cluster while the one of before has Clusters of the release.
-func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref) *refusal {
+// back says how to return to that.
+func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref, back string) *refusal {
 	obj := run.Obj
 	names := "Clusters"
 	clusters, err := r.clustersOf(ctx, run, before)
@@ -160,10 +168,10 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref) 
 	switch {
 	case err != nil:
 		err = fmt.Errorf("will not install %s in another cluster: cannot find out whether the one of before has them still: %w; "+
-			"take back the change of spec.kubeConfig or, if that cluster is gone for good, remove annotation %s", names, err, target.Annotation)
+			"%s or, if that cluster is gone for good, remove annotation %s", names, err, back, target.Annotation)
 	case len(there) > 0:
 		err = fmt.Errorf("will not install %s in another cluster: the one of before has them, and they would be built a second time; "+
-			"take back the change of spec.kubeConfig, move them with `cascade pivot`, or delete them there", inventory.Names(there))
+			"%s, move them with `cascade pivot`, or delete them there", inventory.Names(there), back)
 	default:
 		return nil
 	}

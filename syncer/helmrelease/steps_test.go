@@ -799,6 +799,8 @@ func TestMoveStep(t *testing.T) {
 		"Home":        {"what was installed there is left there", installed("", recorded("way", "there", home)), "there", nil, nil, "", false, "", 1},
 		"HomeUnknown": {"nobody can tell whether the Cluster is there", installed(clusterapi.Cluster, recorded("gone", "there", home)), "there", nil, nil, v1alpha1.ReasonPruneBlocked, true, "there", 0},
 		"Replaced":    {"the kubeconfig leads to another cluster", installed("", recorded("way", "before", away)), "there", nil, nil, "", false, "there", 1},
+		"ReplacedCluster": {"the former may run on, with the Cluster", installed(clusterapi.Cluster, recorded("way", "before", away)), "there", nil, nil,
+			v1alpha1.ReasonPruneBlocked, true, "before", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := takeMoving(t, tc.uid, tc.obj, tc.there...)
@@ -834,6 +836,10 @@ func TestMoveStepNoInventory(t *testing.T) {
 		h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
 	}
 	lost := func(h *helmv2.HelmRelease) { recordAt(h, "gone", "before") }
+	rebuilt := func(h *helmv2.HelmRelease) {
+		away(h)
+		recordAt(h, "way", "before")
+	}
 	cluster := inventory.Entry{Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2", Namespace: "apps", Name: "prod"}
 	config := inventory.Entry{Kind: "ConfigMap", Version: "v1", Namespace: "apps", Name: "prod"}
 	for name, tc := range map[string]struct {
@@ -849,6 +855,9 @@ func TestMoveStepNoInventory(t *testing.T) {
 		"NoCluster":   {"what was installed here is left here", away, []inventory.Entry{config}, nil, nil, ""},
 		"Lost":        {"nothing would be built a second time, whatever a cluster that is gone had", lost, nil, []inventory.Entry{config}, nil, ""},
 		"LostCluster": {"nobody can tell whether the Cluster is there", lost, nil, []inventory.Entry{cluster}, nil, v1alpha1.ReasonPruneBlocked},
+		"Replaced":    {"the cluster was built anew, and has no Cluster", rebuilt, nil, []inventory.Entry{config}, nil, ""},
+		"ReplacedCluster": {"the former may run on, with the Cluster", rebuilt, []inventory.Entry{config}, []inventory.Entry{cluster}, nil,
+			v1alpha1.ReasonPruneBlocked},
 		"LostUnknown": {"nor what would be installed", lost, nil, nil, nil, v1alpha1.ReasonPruneBlocked},
 	} {
 		t.Run(name, func(t *testing.T) {
