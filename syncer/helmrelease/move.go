@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -72,6 +73,7 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 	if err != nil {
 		return refuse(err)
 	}
+	unholdMove(obj)
 	about := ""
 	if !run.target.Local() {
 		about = run.target.Record(before).Encode()
@@ -151,8 +153,39 @@ func (r *Reconciler) leave(ctx context.Context, run *run, why string) error {
 	return run.Write(ctx)
 }
 
-// takeBack is what a person does who did not mean to move a release.
-const takeBack = "take back the change of spec.kubeConfig"
+// The message of a move that is held: how it begins, and what a person does who did not mean it.
+const (
+	willNotInstall = "will not install "
+	takeBack       = "take back the change of spec.kubeConfig"
+)
+
+// unholdMove ends the hold of a move, if there is one.
+func unholdMove(obj *helmv2.HelmRelease) {
+	if c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition); c != nil && strings.HasPrefix(c.Message, willNotInstall) {
+		status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+	}
+}
+
+// takenBack ends the hold of a move that was taken back, whatever the release waits for now: it may be suspended, or its
+// chart may be missing, for long. Of a Secret that leads to another cluster the spec tells nothing: move ends that hold.
+func (r *Reconciler) takenBack(obj *helmv2.HelmRelease) {
+	c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+	if c == nil || !strings.Contains(c.Message, takeBack) {
+		return
+	}
+	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
+	recorded, err := target.Recorded(obj, wanted)
+	if err != nil {
+		return // which move tells
+	}
+	before := target.Ref{} // of our own cluster nothing is on record
+	if recorded != nil {
+		before = target.Ref{Kind: recorded.Kind, Name: recorded.Name, Key: recorded.Key}
+	}
+	if target.Compare(&before, wanted, "") == target.Same {
+		unholdMove(obj)
+	}
+}
 
 // holdMove refuses to release to another cluster while the one of before has Clusters of the release.
 // back says how to return to that.
@@ -167,10 +200,10 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref, 
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("will not install %s in another cluster: cannot find out whether the one of before has them still: %w; "+
+		err = fmt.Errorf(willNotInstall+"%s in another cluster: cannot find out whether the one of before has them still: %w; "+
 			"%s or, if that cluster is gone for good, remove annotation %s", names, err, back, target.Annotation)
 	case len(there) > 0:
-		err = fmt.Errorf("will not install %s in another cluster: the one of before has them, and they would be built a second time; "+
+		err = fmt.Errorf(willNotInstall+"%s in another cluster: the one of before has them, and they would be built a second time; "+
 			"%s, move them with `cascade pivot`, or delete them there", inventory.Names(there), back)
 	default:
 		return nil

@@ -160,6 +160,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
 	}
+	r.takenBack(obj)
 	if obj.Spec.Suspend {
 		obj.Status.LastHandledReconcileAt = requested
 		// Who depends on it, or waits for it, must not take the suspension for

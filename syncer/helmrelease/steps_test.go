@@ -799,6 +799,10 @@ func TestMoveStep(t *testing.T) {
 		"Home":        {"what was installed there is left there", installed("", recorded("way", "there", home)), "there", nil, nil, "", false, "", 1},
 		"HomeUnknown": {"nobody can tell whether the Cluster is there", installed(clusterapi.Cluster, recorded("gone", "there", home)), "there", nil, nil, v1alpha1.ReasonPruneBlocked, true, "there", 0},
 		"Replaced":    {"the kubeconfig leads to another cluster", installed("", recorded("way", "before", away)), "there", nil, nil, "", false, "there", 1},
+		"LedBack": {"the Secret has the kubeconfig of before again", installed(clusterapi.Cluster, recorded("way", "there", func(h *helmv2.HelmRelease) {
+			away(h)
+			holding(h, willNotInstall+"Cluster/apps/prod in another cluster")
+		})), "there", nil, nil, "", true, "there", 0},
 		"ReplacedCluster": {"the former may run on, with the Cluster", installed(clusterapi.Cluster, recorded("way", "before", away)), "there", nil, nil,
 			v1alpha1.ReasonPruneBlocked, true, "before", 0},
 	} {
@@ -824,6 +828,55 @@ func TestMoveStep(t *testing.T) {
 			held := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
 			if (held != nil) != stalls || held != nil && strings.Contains(held.Message, "cannot find out") != (tc.there == nil) {
 				t.Errorf("%s: it is told as held: %v", tc.reason, held)
+			}
+		})
+	}
+}
+
+// holding has a HelmRelease hold something for a person.
+func holding(h *helmv2.HelmRelease, message string) {
+	h.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.PruneBlockedCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPruneBlocked, Message: message,
+	}}
+}
+
+// TestMoveTakenBack: a move that was taken back is not told as held, whatever the release waits for.
+func TestMoveTakenBack(t *testing.T) {
+	away := func(h *helmv2.HelmRelease) {
+		h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	}
+	const move = willNotInstall + "Cluster/apps/prod in another cluster: the one of before has them; "
+	for name, tc := range map[string]struct {
+		reason, message string
+		change          func(*helmv2.HelmRelease)
+		held            bool
+	}{
+		"TakenBack": {"it waits for its chart", move + takeBack, func(*helmv2.HelmRelease) {}, false},
+		"Suspended": {"nobody looks at it any more", move + takeBack, func(h *helmv2.HelmRelease) { h.Spec.Suspend = true }, false},
+		"Recorded": {"from a third cluster", move + takeBack, func(h *helmv2.HelmRelease) {
+			away(h)
+			recordAt(h, "way", "there")
+		}, false},
+		"Away": {"it is to move still", move + takeBack, away, true},
+		"Back": {"so it is from another cluster", move + takeBack, func(h *helmv2.HelmRelease) { recordAt(h, "way", "there") }, true},
+		"Replaced": {"the spec does not tell", move + "have Secret way lead to that one again", func(h *helmv2.HelmRelease) {
+			away(h)
+			recordAt(h, "way", "there")
+		}, true},
+		"Deletes": {"this is no move", "will not delete PersistentVolumeClaim/apps/data", func(*helmv2.HelmRelease) {}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) {
+				holding(h, tc.message)
+				tc.change(h)
+			}))
+			_, _ = s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.run.Obj)}) // there is no chart
+			obj := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.run.Obj), obj); err != nil {
+				t.Fatal(err)
+			}
+			if held := apimeta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.PruneBlockedCondition); held != tc.held {
+				t.Errorf("%s: it is told as held: %t", tc.reason, held)
 			}
 		})
 	}
