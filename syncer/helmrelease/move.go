@@ -1,7 +1,6 @@
 package helmrelease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +90,8 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 // declared, as with Flux.
 func (r *Reconciler) before(ctx context.Context, obj *helmv2.HelmRelease) (*target.Ref, error) {
 	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
-	recorded, err := target.Recorded(obj, wanted)
+	released := r.seen.releasedTo(client.ObjectKeyFromObject(obj))
+	recorded, err := target.Recorded(obj, wanted, released)
 	if err != nil || recorded != nil || wanted.Local() || obj.Status.StorageNamespace == "" {
 		return recorded, err
 	}
@@ -103,7 +103,7 @@ func (r *Reconciler) before(ctx context.Context, obj *helmv2.HelmRelease) (*targ
 		return nil, err
 	}
 	// With a kubeconfig the account of the spec is one of the other cluster.
-	return &target.Ref{User: cmp.Or(r.seen.actedAs(client.ObjectKeyFromObject(obj)), wanted.User)}, nil
+	return new(target.Ref{}.ActedAs(released, wanted)), nil
 }
 
 // has reports whether a cluster has the release that the status is about.
@@ -174,7 +174,7 @@ func (r *Reconciler) takenBack(obj *helmv2.HelmRelease) {
 		return
 	}
 	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
-	recorded, err := target.Recorded(obj, wanted)
+	recorded, err := target.Recorded(obj, wanted, r.seen.releasedTo(client.ObjectKeyFromObject(obj)))
 	if err != nil {
 		return // which move tells
 	}
@@ -200,8 +200,11 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref, 
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf(willNotInstall+"%s in another cluster: cannot find out whether the one of before has them still: %w; "+
-			"%s or, if that cluster is gone for good, remove annotation %s", names, err, back, target.Annotation)
+		advice := back
+		if !before.Local() { // nothing is recorded of our own cluster
+			advice += " or, if that cluster is gone for good, remove annotation " + target.Annotation
+		}
+		err = fmt.Errorf(willNotInstall+"%s in another cluster: cannot find out whether the one of before has them still: %w; %s", names, err, advice)
 	case len(there) > 0:
 		err = fmt.Errorf(willNotInstall+"%s in another cluster: the one of before has them, and they would be built a second time; "+
 			"%s, move them with `cascade pivot`, or delete them there", inventory.Names(there), back)
@@ -266,6 +269,9 @@ var errOther = errors.New("its kubeconfig leads to another one now")
 
 // among are those of the Clusters that the cluster of a reference has.
 func (r *Reconciler) among(ctx context.Context, obj *helmv2.HelmRelease, ref target.Ref, clusters []inventory.Entry) (there []inventory.Entry, err error) {
+	if ref.Local() {
+		ref.User = "" // as in before: an account that may not read them, or is not there, would hold the move for good
+	}
 	cluster, err := r.Targets.Connect(ctx, obj.Namespace, ref)
 	if err == nil && !ref.Local() {
 		err = cluster.Answers(ctx, r.Now())

@@ -223,8 +223,8 @@ type seen struct {
 type seenObject struct {
 	uid      types.UID
 	handOver inventory.Seen
-	// user is who was impersonated to release to our own cluster; empty if nobody was.
-	user string
+	// released is where it was released to last, and as whom; nil if it was not.
+	released *target.Ref
 }
 
 // isOf reports whether a name is that of the object with a UID: of none until it is told of one.
@@ -248,23 +248,23 @@ func (s *seen) handsOver(name types.NamespacedName, record *v1alpha1.HandOver, n
 	return s.objects[name].handOver.Look(record, now)
 }
 
-// actsAs notes who is impersonated to release an object that was seen to our own cluster.
-func (s *seen) actsAs(name types.NamespacedName, user string) {
+// releases notes where an object that was seen is released to, and as whom.
+func (s *seen) releases(name types.NamespacedName, to target.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.objects[name]; o != nil {
-		o.user = user
+		o.released = &to
 	}
 }
 
-// actedAs is who was impersonated for that last; empty if it is not known that anybody was.
-func (s *seen) actedAs(name types.NamespacedName) string {
+// releasedTo is what was noted of that last; nil if nothing was.
+func (s *seen) releasedTo(name types.NamespacedName) *target.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.objects[name]; o != nil {
-		return o.user
+		return o.released
 	}
-	return ""
+	return nil
 }
 
 // forget returns which object was behind a name, empty if none was seen.

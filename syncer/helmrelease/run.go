@@ -131,9 +131,7 @@ func (r *Reconciler) check(_ context.Context, run *run) *refusal {
 // apply lets the release take its next action, and says when to look again.
 func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 	obj := run.Obj
-	if run.target.Local() {
-		r.seen.actsAs(client.ObjectKeyFromObject(obj), run.target.User)
-	}
+	r.seen.releases(client.ObjectKeyFromObject(obj), run.target)
 	outcome, err := r.Releases.Sync(ctx, release.Request{
 		Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory,
 		Cluster: run.cluster, Local: run.target.Local(), Redact: run.redact, Log: log.FromContext(ctx),

@@ -793,6 +793,10 @@ func TestMoveStep(t *testing.T) {
 		"Itself":      {"the kubeconfig leads home", installed(clusterapi.Cluster, away), "here", here, []string{"prod"}, "", true, "here", 0},
 		"Cluster":     {"it would be built a second time", installed(clusterapi.Cluster, away), "there", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "", 0},
 		"ClusterGone": {"it was moved", installed(clusterapi.Cluster, away), "there", here, nil, "", false, "there", 1},
+		"ClusterGoneAs": {"with an account of the other cluster, which may read nothing here", installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) {
+			away(h)
+			h.Spec.ServiceAccountName = "next"
+		}), "there", here, nil, "", false, "there", 1},
 		"Mute":        {"the cluster does not tell which it is, and does not have the release", installed("", away), "", here, nil, "", false, "", 1},
 		"MuteCluster": {"the same with a Cluster", installed(clusterapi.Cluster, away), "", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "", 0},
 		"MuteSame":    {"it has the release", installed("", away), "", both, nil, "", true, "", 0},
@@ -978,22 +982,38 @@ func TestElsewhereUnapplied(t *testing.T) {
 	}
 }
 
-// TestReleasedAs: what was released here is uninstalled here as who released it, not as the account that a kubeconfig
-// is used with.
+// TestReleasedAs: what was released in one cluster is uninstalled there as who released it, not as the account that the
+// next one is used with.
 func TestReleasedAs(t *testing.T) {
-	s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) { h.Spec.ServiceAccountName = "here" }))
-	name := client.ObjectKeyFromObject(s.Obj)
-	s.seen.isOf(name, s.Obj.UID)
-	s.helm.sync = func(context.Context, release.Request) (release.Outcome, error) { return release.Outcome{}, nil }
-	s.helm.has = func(local bool) bool { return local }
-	s.run.target = target.OfRelease(s.Obj, "")
-	if _, err := s.Reconciler.apply(t.Context(), s.run); err != nil {
-		t.Fatal(err)
-	}
-	s.Obj.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
-	s.Obj.Spec.ServiceAccountName = "there"
-	if got, err := s.before(t.Context(), s.Obj); err != nil || got == nil || got.User != target.User("apps", "here") {
-		t.Errorf("before() = %+v, %v", got, err)
+	way := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	for name, tc := range map[string]struct {
+		reason string
+		// from and to are the clusters before and after the change, as the account of before and another one.
+		from, to *meta.KubeConfigReference
+		account  string
+		want     target.Ref
+	}{
+		"Here":        {"an account of this cluster", nil, way, "before", target.Ref{User: target.User("apps", "before")}},
+		"HereNobody":  {"nobody was impersonated", nil, way, "", target.Ref{}},
+		"There":       {"an account of the other cluster", way, nil, "before", target.Ref{Kind: "Secret", Name: "way", User: target.User("apps", "before")}},
+		"ThereNobody": {"the kubeconfig was used as it is", way, nil, "", target.Ref{Kind: "Secret", Name: "way"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) { h.Spec.ServiceAccountName, h.Spec.KubeConfig = tc.account, tc.from }))
+			s.seen.isOf(client.ObjectKeyFromObject(s.Obj), s.Obj.UID)
+			s.helm.sync = func(context.Context, release.Request) (release.Outcome, error) { return release.Outcome{}, nil }
+			s.helm.has = func(local bool) bool { return local }
+			if s.run.target = target.OfRelease(s.Obj, ""); tc.from != nil {
+				target.SetRecorded(s.Obj, s.run.target.Encode())
+			}
+			if _, err := s.Reconciler.apply(t.Context(), s.run); err != nil {
+				t.Fatal(err)
+			}
+			s.Obj.Spec.KubeConfig, s.Obj.Spec.ServiceAccountName = tc.to, "next"
+			if got, err := s.before(t.Context(), s.Obj); err != nil || got == nil || *got != tc.want {
+				t.Errorf("%s: before() = %+v, %v, want %+v", tc.reason, got, err, tc.want)
+			}
+		})
 	}
 }
 

@@ -1,7 +1,6 @@
 package kustomization
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -28,7 +27,7 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		run.memo = r.Memo
 		return nil
 	}
-	recorded, err := target.Recorded(obj, target.Of(obj, r.Targets.ServiceAccount))
+	recorded, err := target.Recorded(obj, target.Of(obj, r.Targets.ServiceAccount), run.known.appliedTo())
 	if err != nil {
 		return refuse(err)
 	}
@@ -112,8 +111,7 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 		return err
 	}
 	// With a kubeconfig the account of the spec is one of the other cluster.
-	user := cmp.Or(run.known.appliedAs(), ref.User)
-	return r.recordTarget(ctx, run, target.Ref{User: user, Cluster: own.Cluster}.Encode())
+	return r.recordTarget(ctx, run, own.ActedAs(run.known.appliedTo(), ref).Encode())
 }
 
 // recordTarget writes down what the inventory is about, ahead of applying; nothing of our own

@@ -45,7 +45,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	obj := run.Obj
 	stay := func(reason string, err error) *end { return r.failed(ctx, run, reason, err) }
 	ref := target.Of(obj, r.Targets.ServiceAccount)
-	recorded, err := target.Recorded(obj, ref)
+	recorded, err := target.Recorded(obj, ref, run.known.appliedTo())
 	if err != nil {
 		return stay(meta.PruneFailedReason, err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/render"
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
 // Corrections of drift come at once, unless they come again and again: then
@@ -43,8 +44,8 @@ type progress struct {
 	rendered *rendered
 	// refused is the last rendering if it failed for its inputs.
 	refused *refused
-	// user is who was impersonated to apply to our own cluster; empty if nobody was.
-	user string
+	// applied is where this process applied to last, and as whom; nil if it did not.
+	applied *target.Ref
 	// sweep is when everything is verified again.
 	sweep time.Time
 	// attempted is the revision that this process applies, or applied last.
@@ -282,9 +283,7 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 	if run.Obj.Status.Inventory != nil {
 		p.rendered.inventory = run.Obj.Status.Inventory.Entries
 	}
-	if run.target.Local() {
-		p.user = run.target.User
-	}
+	p.applied = new(run.target)
 	if p.sweep.IsZero() {
 		p.sweep = sweep
 	}
@@ -303,11 +302,11 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 	p.noteJobs(run)
 }
 
-// appliedAs is who was impersonated when this process applied to our own cluster last.
-func (p *progress) appliedAs() string {
+// appliedTo is where this process applied to last, and as whom; nil if it did not.
+func (p *progress) appliedTo() *target.Ref {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.user
+	return p.applied
 }
 
 // noteJobs notes which of the Jobs that the cluster removes were applied. p is locked.

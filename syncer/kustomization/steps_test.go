@@ -800,11 +800,12 @@ func TestAimElsewhere(t *testing.T) {
 		events int
 		// keeps is what is on record as applied to the cluster of the kubeconfig.
 		keeps []inventory.Entry
-		// as is who it was applied as here; it is to be applied as ops there.
+		// as is who it was applied as here, which may be nobody; it is to be applied as ops there.
 		as string
 	}{
 		"Elsewhere":    {"what was applied here does not belong here any more", "there", true, 0, nil, "ops"},
 		"OtherAccount": {"the one of the spec is an account there", "there", true, 0, nil, "before"},
+		"NobodyBefore": {"the one of the spec is an account there, and nobody was impersonated here", "there", true, 0, nil, ""},
 		"Itself":       {"the kubeconfig leads to the cluster that was applied to: nothing moves", "here", false, 0, []inventory.Entry{a, b}, "ops"},
 		"Unknown":      {"it may be the cluster that was applied to: the user is told, and what is not declared may be somebody else's", "", false, 1, []inventory.Entry{a}, "ops"},
 	} {
@@ -815,19 +816,23 @@ func TestAimElsewhere(t *testing.T) {
 				k.Status.Inventory = refs([]inventory.Entry{a, b})
 			}), clusterServer(t, tc.uid))
 			s.dials()
+			before := target.Ref{}
+			if tc.as != "" {
+				before.User = target.User("apps", tc.as)
+			}
 			removed := false
 			s.cluster.remove = func(apply.Options) (apply.Result, error) {
 				removed = true
 				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true}, nil
 			}
 			s.applier = func(c *apply.Cluster, _ apply.Owner, _ *memo.Memo) applier {
-				if c.Config.Impersonate.UserName != target.User("apps", tc.as) {
+				if c.Config.Impersonate.UserName != before.User {
 					t.Errorf("%s: it is pruned with the rights of %q", tc.reason, c.Config.Impersonate.UserName)
 				}
 				return s.cluster
 			}
 			s.appliedHere(a)
-			s.run.rendering, s.run.target, s.run.sync = &render.Rendering{}, target.Ref{User: target.User("apps", tc.as)}, &apply.Result{Changes: ssa.NewChangeSet()}
+			s.run.rendering, s.run.target, s.run.sync = &render.Rendering{}, before, &apply.Result{Changes: ssa.NewChangeSet()}
 			s.run.known.synced(s.run, true, true, noon)
 			s.run.sync = nil
 			if err := s.recordOwn(t.Context(), s.run); err != nil {
@@ -1371,6 +1376,10 @@ func TestPruneStep(t *testing.T) {
 		"AccountGone": {"nobody can prune as an account that is gone: what it applied is left, and the user is told", deleted(func(k *kustomizev1.Kustomization) {
 			appliedAs(k, "missing")
 		}), none, nil, false, true, "", 0},
+		"NobodyBefore": {"this process impersonated nobody, and the account that the spec got since is one of another cluster", deleted(func(k *kustomizev1.Kustomization) {
+			accountAdded(k)
+			k.Spec.ServiceAccountName = "missing"
+		}), none, nil, true, true, "", 0},
 		"OtherCluster": {"the cluster was built anew under its name: what was applied is gone with the former", deleted(appliedTo("before")), none, nil, false, true, "", 0},
 		"Unreachable": {"the way to its cluster is missing: nothing is forgotten", deleted(func(k *kustomizev1.Kustomization) {
 			k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "gone"}}
@@ -1379,6 +1388,9 @@ func TestPruneStep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(tc.obj), clusterServer(t, "there"))
 			s.dials()
+			if name == "NobodyBefore" {
+				s.run.known.applied = &target.Ref{Kind: "Secret", Name: "way", Cluster: "there"}
+			}
 			removed := false
 			s.cluster.remove = func(apply.Options) (apply.Result, error) {
 				removed = true

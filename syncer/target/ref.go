@@ -91,10 +91,10 @@ func Decode(text string) (Ref, error) {
 }
 
 // Recorded is the target that an object has on record, nil if it has none. wanted is where it is to
-// be by now. Whoever may write the object can write the annotation too: it must not lend more rights
-// than the object has. What was recorded without a service account is reached as the one that the
-// object has now.
-func Recorded(obj metav1.Object, wanted Ref) (*Ref, error) {
+// be by now, applied what this process applied it to last, nil if it does not know. Whoever may write the
+// object can write the annotation too: it must not lend more rights than the object has. So it does not tell
+// that nobody was impersonated, which ActedAs does.
+func Recorded(obj metav1.Object, wanted Ref, applied *Ref) (*Ref, error) {
 	text := obj.GetAnnotations()[Annotation]
 	if text == "" {
 		return nil, nil
@@ -104,11 +104,21 @@ func Recorded(obj metav1.Object, wanted Ref) (*Ref, error) {
 	case err != nil:
 		return nil, err
 	case ref.User == "":
-		ref.User = wanted.User
+		ref = ref.ActedAs(applied, wanted)
 	case !strings.HasPrefix(ref.User, User(obj.GetNamespace(), "")):
 		return nil, fmt.Errorf("cannot use annotation %s: it names a user who is no service account of the namespace; remove it", Annotation)
 	}
 	return &ref, nil
+}
+
+// ActedAs is a reference with who was impersonated there, which may be nobody, if this process applied to it
+// last. If that is not known, it is the account of where the object is to be by now.
+func (r Ref) ActedAs(applied *Ref, wanted Ref) Ref {
+	r.User = wanted.User
+	if applied != nil && r.same(*applied) {
+		r.User = applied.User
+	}
+	return r
 }
 
 // SetRecorded has an object record a target, as Encode wrote it, or none, if that is empty. It reports
