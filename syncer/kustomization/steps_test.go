@@ -1455,14 +1455,17 @@ func TestClusterTakenDown(t *testing.T) {
 		reason string
 		way    string
 		there  []string
+		// of is the Cluster whose kubeconfig it is, as is on record.
+		of string
 		// refuses: the way is there, and the cluster does not let anything be pruned.
 		refuses bool
 		gone    bool
 	}{
-		"Gone":     {"the Secret went with the Cluster", "edge-kubeconfig", nil, false, true},
-		"There":    {"the Cluster is there, and its Secret may come back", "edge-kubeconfig", []string{"edge"}, false, false},
-		"NoSecret": {"a Secret of another name says nothing about a Cluster", "edge", nil, false, false},
-		"Kept":     {"the Secret was not collected", "edge-kubeconfig", nil, true, true},
+		"Gone":          {"the Secret went with the Cluster", "edge-kubeconfig", nil, "edge", false, true},
+		"There":         {"the Cluster is there, and its Secret may come back", "edge-kubeconfig", []string{"edge"}, "edge", false, false},
+		"NoSecret":      {"a Secret of another name says nothing about a Cluster", "edge", nil, "", false, false},
+		"NeverACluster": {"somebody made the Secret, for a cluster that Cluster API did not make", "edge-kubeconfig", nil, "", false, false},
+		"Kept":          {"the Secret was not collected", "edge-kubeconfig", nil, "edge", true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := clusterServer(t, "there")
@@ -1473,6 +1476,7 @@ func TestClusterTakenDown(t *testing.T) {
 				k.DeletionTimestamp = &metav1.Time{Time: noon}
 				k.Status.Inventory = refs([]inventory.Entry{entry("a")})
 				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: tc.way}}
+				k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: tc.way, Cluster: "there", OfCluster: tc.of}.Encode()}
 			}), way)
 			s.Targets.Local.Client = withClusters{s.client, tc.there}
 			s.dials()

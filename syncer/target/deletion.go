@@ -76,7 +76,8 @@ func staying(objects int, why string) DeletionDecision {
 
 // ClusterGone tells why nothing can be deleted in another cluster, empty if it can: the way to it is
 // gone, or Cluster API is taking it down, and with it all that is there. absent: our own API server
-// confirms that its Cluster does not exist, so that it never comes back.
+// confirms that its Cluster does not exist, so that it never comes back. Of a Secret that is gone the
+// reference tells whether a Cluster had it: people make Secrets of such names for other clusters.
 func (t *Targets) ClusterGone(ctx context.Context, namespace string, ref Ref) (why string, absent bool, err error) {
 	if ref.Local() {
 		return "", false, nil
@@ -84,20 +85,16 @@ func (t *Targets) ClusterGone(ctx context.Context, namespace string, ref Ref) (w
 	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
 	way := &metav1.PartialObjectMetadata{}
 	way.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(ref.Kind))
-	var cluster string
-	var ok bool
+	cluster := ref.OfCluster
 	switch err := t.Local.Get(ctx, name, way); {
 	case apierrors.IsNotFound(err):
 		why = fmt.Sprintf("the %s %s with the way to its cluster does not exist", ref.Kind, name)
-		if cluster, ok = clusterapi.ClusterOfSecret(name.Name); ok {
-			ok = name.Name == clusterapi.KubeconfigSecret(cluster)
-		}
 	case err != nil:
 		return "", false, fmt.Errorf("cannot read %s %s: %w", ref.Kind, name, err)
 	default:
-		cluster, ok = clusterapi.ClusterOfKubeconfig(way)
+		cluster, _ = clusterapi.ClusterOfKubeconfig(way)
 	}
-	if !ok || ref.Kind != "Secret" {
+	if cluster == "" || ref.Kind != "Secret" {
 		return why, false, nil
 	}
 	name.Name = cluster

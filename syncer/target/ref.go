@@ -27,6 +27,9 @@ type Ref struct {
 	User string `json:"user,omitempty"`
 	// Cluster is the UID of its kube-system namespace, once it is known.
 	Cluster string `json:"cluster,omitempty"`
+	// OfCluster names the Cluster whose kubeconfig the Secret is, if Cluster API made it: once both are gone,
+	// the name of the Secret alone does not tell.
+	OfCluster string `json:"ofCluster,omitempty"`
 }
 
 // Of reads where an object is to be applied. account is the default

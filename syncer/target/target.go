@@ -44,6 +44,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/digest"
@@ -131,20 +132,20 @@ func (t *Targets) Connect(ctx context.Context, namespace string, ref Ref) (*appl
 	return t.keep(digest+" as "+ref.User, func() (*apply.Cluster, error) { return base.As(ref.User) })
 }
 
-// Identify fills in which cluster a reference leads to. A cluster that does not
-// let us read its kube-system namespace, or that has none, as a workspace of kcp,
-// stays unknown, without an error.
+// Identify fills in which cluster a reference leads to, and the Cluster of its kubeconfig. A cluster that does
+// not let us read its kube-system namespace, or that has none, as a workspace of kcp, stays unknown, without an error.
 func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref, error) {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
-	digest, connect, err := t.way(ctx, namespace, ref)
+	w, err := t.way(ctx, namespace, ref)
 	if err != nil {
 		return ref, err
 	}
-	if ref.Cluster = t.known(digest); ref.Cluster != "" {
+	ref.OfCluster = w.ofCluster
+	if ref.Cluster = t.known(w.digest); ref.Cluster != "" {
 		return ref, nil
 	}
-	base, err := connect()
+	base, err := w.connect()
 	if err != nil {
 		return ref, err
 	}
@@ -163,7 +164,7 @@ func (t *Targets) Identify(ctx context.Context, namespace string, ref Ref) (Ref,
 	if t.identities == nil {
 		t.identities = map[string]identity{}
 	}
-	t.identities[digest] = identity{ref.Cluster, t.Now()}
+	t.identities[w.digest] = identity{ref.Cluster, t.Now()}
 	return ref, nil
 }
 
@@ -207,45 +208,53 @@ func (t *Targets) AccountGone(ctx context.Context, namespace string, ref Ref) (b
 func (t *Targets) base(ctx context.Context, namespace string, ref Ref) (*apply.Cluster, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
-	digest, connect, err := t.way(ctx, namespace, ref)
+	w, err := t.way(ctx, namespace, ref)
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := connect()
-	return c, digest, err
+	c, err := w.connect()
+	return c, w.digest, err
 }
 
 // way is what a connection without impersonation is made of, by its digest, and makes it. The
-// digest is empty for the cluster that we run in.
-func (t *Targets) way(ctx context.Context, namespace string, ref Ref) (digest string, connect func() (*apply.Cluster, error), err error) {
+// digest is empty for the cluster that we run in. ofCluster names the Cluster of a kubeconfig that
+// Cluster API made.
+type way struct {
+	digest    string
+	ofCluster string
+	connect   func() (*apply.Cluster, error)
+}
+
+func (t *Targets) way(ctx context.Context, namespace string, ref Ref) (way, error) {
 	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
 	switch {
 	case ref.Local():
-		return "", func() (*apply.Cluster, error) { return t.Local, nil }, nil
+		return way{connect: func() (*apply.Cluster, error) { return t.Local, nil }}, nil
 	case ref.Name == "":
-		return "", nil, errors.New("invalid .spec.kubeConfig, neither .spec.kubeConfig.configMapRef nor .spec.kubeConfig.secretRef is set")
+		return way{}, errors.New("invalid .spec.kubeConfig, neither .spec.kubeConfig.configMapRef nor .spec.kubeConfig.secretRef is set")
 	case ref.Kind == "ConfigMap":
 		return t.byConfigMap(ctx, name)
 	}
 	return t.bySecret(ctx, name, ref.Key)
 }
 
-func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key string) (of string, connect func() (*apply.Cluster, error), err error) {
+func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key string) (way, error) {
 	secret := &corev1.Secret{}
-	err = t.Local.Get(ctx, name, secret)
+	err := t.Local.Get(ctx, name, secret)
 	if apierrors.IsNotFound(err) {
 		// Flux reads it from a cache, whose errors name the kind.
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: "Secret"}, name.Name)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("unable to read KubeConfig secret '%s' error: %w", name, err)
+		return way{}, fmt.Errorf("unable to read KubeConfig secret '%s' error: %w", name, err)
 	}
 	data, err := kubeconfigOf(secret, key)
 	if err != nil {
-		return "", nil, err
+		return way{}, err
 	}
-	of = digest.Of("Secret", name.String(), string(data)).Hex()
-	return of, func() (*apply.Cluster, error) {
+	ofCluster, _ := clusterapi.ClusterOfKubeconfig(secret)
+	of := digest.Of("Secret", name.String(), string(data)).Hex()
+	return way{of, ofCluster, func() (*apply.Cluster, error) {
 		return t.keep(of, func() (*apply.Cluster, error) {
 			config, err := t.Kubeconfig(data)
 			if err != nil {
@@ -253,7 +262,7 @@ func (t *Targets) bySecret(ctx context.Context, name types.NamespacedName, key s
 			}
 			return t.connect(config)
 		})
-	}, nil
+	}}, nil
 }
 
 // kubeconfigOf takes the key that is asked for, or value, or value.yaml.
@@ -270,17 +279,17 @@ func kubeconfigOf(secret *corev1.Secret, key string) ([]byte, error) {
 	return nil, fmt.Errorf("KubeConfig secret '%s' does not contain a '%s' key with a kubeconfig", client.ObjectKeyFromObject(secret), keys[0])
 }
 
-func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (of string, connect func() (*apply.Cluster, error), err error) {
+func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (way, error) {
 	cm, err := t.configMap(ctx, name)
 	if err != nil {
-		return "", nil, err
+		return way{}, err
 	}
 	fields := []string{"ConfigMap", name.String()}
 	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
 		fields = append(fields, key, cm.Data[key])
 	}
-	of = digest.Of(fields...).Hex()
-	return of, func() (*apply.Cluster, error) {
+	of := digest.Of(fields...).Hex()
+	return way{of, "", func() (*apply.Cluster, error) {
 		if c := t.kept(of); c != nil {
 			return c, nil
 		}
@@ -289,7 +298,7 @@ func (t *Targets) byConfigMap(ctx context.Context, name types.NamespacedName) (o
 			return nil, err
 		}
 		return t.keep(of, func() (*apply.Cluster, error) { return t.connect(config) })
-	}, nil
+	}}, nil
 }
 
 // OfConfigMap is how the cluster is reached that a ConfigMap names, whose provider issues a

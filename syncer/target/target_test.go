@@ -41,6 +41,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/syncer/answer"
 	"github.com/cascade-gitops/cascade/syncer/apply"
@@ -488,7 +489,9 @@ func TestTargetsCache(t *testing.T) {
 
 func TestTargetsIdentify(t *testing.T) {
 	s, hidden, without := newAPIServer(t, "edge"), newAPIServer(t, ""), newAPIServer(t, "none")
-	targets, now := newTargets(t, s,
+	made := kubeconfigSecret("edge-kubeconfig", map[string][]byte{"value": s.kubeconfig(t, "x")})
+	made.Labels = map[string]string{clusterapi.ClusterNameLabel: "edge"}
+	targets, now := newTargets(t, s, made, kubeconfigSecret("other-kubeconfig", made.Data),
 		kubeconfigSecret("edge", map[string][]byte{"value": s.kubeconfig(t, "x")}),
 		kubeconfigSecret("hidden", map[string][]byte{"value": hidden.kubeconfig(t, "x")}),
 		kubeconfigSecret("workspace", map[string][]byte{"value": without.kubeconfig(t, "x")}))
@@ -502,6 +505,11 @@ func TestTargetsIdentify(t *testing.T) {
 			if err != nil || got.Cluster != want {
 				t.Errorf("%q: got %q, %v, want %q", name, got.Cluster, err, want)
 			}
+		}
+	}
+	for name, want := range map[string]string{made.Name: "edge", "other-kubeconfig": "", "edge": ""} {
+		if got, err := targets.Identify(t.Context(), "apps", Ref{Kind: "Secret", Name: name}); err != nil || got.OfCluster != want {
+			t.Errorf("%q is the kubeconfig of Cluster %q, %v, want %q", name, got.OfCluster, err, want)
 		}
 	}
 	asked := 0
