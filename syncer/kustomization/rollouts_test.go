@@ -432,7 +432,7 @@ func TestComposeStep(t *testing.T) {
 			unread: map[string]error{"b": errors.New("conversion webhook is down")},
 			want:   "Cluster/a at main@sha1:2, Cluster/c at main@sha1:2, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0, LocalControlPlane/c v1.36.0",
 			kept:   "Cluster/b, LocalControlPlane/b, MachineDeployment/b",
-			says:   v1alpha1.ReasonControlPlaneUnreadable, message: "Cluster b keeps what is in place: cannot tell which version Cluster apps/b runs: cannot read LocalControlPlane b: conversion webhook is down",
+			says:   v1alpha1.ReasonControlPlaneUnreadable, message: "Cluster b keeps what is in place: cannot tell which version Cluster apps/b runs: cannot read LocalControlPlane apps/b: conversion webhook is down",
 		},
 		"Silent": {
 			reason: "of a kind that does not answer the next one is not asked, which would take as long", tier: ofPlanes("a", "b", "c"),
@@ -440,7 +440,7 @@ func TestComposeStep(t *testing.T) {
 			unread: map[string]error{"b": context.DeadlineExceeded},
 			want:   "Cluster/a at main@sha1:2, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0",
 			kept:   "Cluster/b, LocalControlPlane/b, MachineDeployment/b, Cluster/c, LocalControlPlane/c, MachineDeployment/c",
-			says:   v1alpha1.ReasonControlPlaneUnreadable, message: "cannot tell which version Cluster apps/c runs: cannot read LocalControlPlane b",
+			says:   v1alpha1.ReasonControlPlaneUnreadable, message: "cannot tell which version Cluster apps/c runs: cannot read LocalControlPlane apps/b",
 		},
 		"WorkersWait": {
 			reason: "workers wait for their control plane, which goes on", tier: func(r *tier) {
