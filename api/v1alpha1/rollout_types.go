@@ -238,7 +238,7 @@ type RolloutWave struct {
 	// +optional
 	MaxFailures intstr.IntOrString `json:"maxFailures,omitempty"`
 	// Soak is how long all clusters of the wave that have the revision must have been ready
-	// before the next wave begins.
+	// before the next wave begins. Those that come to the wave meanwhile have a soak of their own.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +optional
@@ -612,8 +612,8 @@ type ChildRollout struct {
 	// at it, and was not ready at it since.
 	// +optional
 	Unproven bool `json:"unproven,omitempty"`
-	// Below is how many clusters below the child were not ready when it got the revision.
-	// More of them may not be when it is done.
+	// Below is how many clusters below the child were not ready when it got the revision, or was found
+	// to have it already. More of them may not be when it is done.
 	// +optional
 	Below int32 `json:"below,omitempty"`
 	// Underway is how many Rollouts of its own the child had on their way when it got the revision.
