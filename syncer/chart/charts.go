@@ -311,7 +311,7 @@ func (c *Charts) find(ctx context.Context, user source.Key, r Repository, name, 
 	if err != nil {
 		return found{}, err
 	}
-	entries, err := c.indexes.versions(ctx, s, r.Revision, name)
+	entries, err := c.indexes.versions(ctx, s, r, name)
 	if err != nil {
 		if reason := source.ReasonOf(err); reason == ReasonFailed || reason == ReasonIndexation {
 			err = failf(ReasonPull, "%w", err)

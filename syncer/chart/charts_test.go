@@ -634,6 +634,46 @@ func TestRefusedIndex(t *testing.T) {
 	}
 }
 
+// TestOtherIndex: a server that has another index than the one that is looked for is not asked by each who looks.
+func TestOtherIndex(t *testing.T) {
+	server := startRepository(t)
+	server.add(t, chartFiles("a", "a", "1.0.0"))
+	first := "sha256:" + sum(server.files["index.yaml"])
+	x := NewIndexes(t.TempDir(), DefaultIndexMaxBytes, DefaultIndexCacheBytes)
+	s, err := x.use(user("a"), Repository{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := func(reason, revision string, held bool, want error, requests int64) {
+		t.Helper()
+		index, err := x.get(t.Context(), s, Repository{URL: server.URL, Revision: revision, Held: held})
+		if !errors.Is(err, want) || want == nil && index.Revision != revision || x.Counts().Requests != requests {
+			t.Errorf("%s: %v after %d requests, want %v after %d", reason, err, x.Counts().Requests, want, requests)
+		}
+	}
+	looks("nothing is known", "gone", false, ErrOtherIndex, 1)
+	looks("it has answered", "gone", false, ErrOtherIndex, 1)
+	looks("it was not asked for this one", "gone too", false, ErrOtherIndex, 2)
+	looks("it has answered for both", "gone", false, ErrOtherIndex, 2)
+	looks("this one is known", first, false, nil, 2)
+	s.others["gone"] = time.Now().Add(-askAgain)
+	looks("nothing newer is wanted", "gone", true, ErrOtherIndex, 2)
+	looks("it may have it by now", "gone", false, ErrOtherIndex, 3)
+	server.handle = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	}
+	s.others["gone"] = time.Now().Add(-askAgain)
+	looks("what it has answered stands", "gone", false, ErrOtherIndex, 4)
+	looks("nobody has to wait for it again", "gone", false, ErrOtherIndex, 4)
+	looks("nobody knows whether it has this one", "new", false, ErrNoAnswer, 5)
+	looks("nor later", "new", true, ErrNoAnswer, 6)
+	server.handle = nil
+	server.add(t, chartFiles("a", "a", "2.0.0"))
+	looks("it answers, and has it", "sha256:"+sum(server.files["index.yaml"]), false, nil, 7)
+	looks("that it has no more", first, false, ErrOtherIndex, 7)
+}
+
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/cascade-gitops/cascade/syncer/flight"
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -66,6 +68,8 @@ type shared struct {
 	refusedRevision string
 	// etag and modified are what the server said of it.
 	etag, modified string
+	// others has the revisions instead of which the server had another index, and when that was seen.
+	others map[string]time.Time
 }
 
 // NewIndexes keeps files in dir, which have no names there. An index of more than
@@ -114,18 +118,64 @@ func (x *Indexes) renew(ctx context.Context, user source.Key, r Repository) erro
 // be found.
 var ErrOtherIndex = errors.New("the repository has another index by now")
 
+// ErrNoAnswer: another index is known than the one in which a chart is to be found, and the server does not
+// say whether it has that.
+var ErrNoAnswer = errors.New("the repository does not answer")
+
+// unanswered is an ErrNoAnswer that tells why.
+type unanswered struct{ error }
+
+func (u unanswered) Is(target error) bool { return target == ErrNoAnswer }
+
+func (u unanswered) Unwrap() error { return u.error }
+
+// askAgain is after how long a server is asked again for an index in whose place it had another one: where
+// several machines answer for it, some of them have a new index later.
+const askAgain = 10 * time.Minute
+
 // get is Fetch without asking the server for what is there already, and without an
-// end to the use of other repositories. With a revision, no other index than that is returned.
-func (x *Indexes) get(ctx context.Context, s *shared, revision string) (*Index, error) {
+// end to the use of other repositories. If the repository has a revision, no other index than that is
+// returned. All who look for one that the server does not have share the answer.
+func (x *Indexes) get(ctx context.Context, s *shared, r Repository) (*Index, error) {
+	asked := false
 	index, err := x.ask(ctx, s, func() (*Index, bool) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		return s.index, s.index != nil && (revision == "" || s.index.Revision == revision)
+		asked = s.index == nil || r.Revision != "" && s.index.Revision != r.Revision && !s.hasOther(r)
+		return s.index, !asked
 	})
-	if err == nil && revision != "" && index.Revision != revision {
-		return nil, failf(ReasonPull, "%w: %s of %s, and not %s", ErrOtherIndex, index.Revision, shown(s.url), revision)
+	if r.Revision == "" || err == nil && index.Revision == r.Revision {
+		return index, err
 	}
-	return index, err
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, other := s.others[r.Revision]; err != nil && !other {
+		if s.index != nil {
+			err = unanswered{err}
+		}
+		return nil, err
+	}
+	if asked { // If it does not answer any more, not everybody has to wait for that.
+		s.noteOther(r.Revision)
+	}
+	return nil, failf(ReasonPull, "%w: %s of %s, and not %s", ErrOtherIndex, s.index.Revision, shown(s.url), r.Revision)
+}
+
+// hasOther reports whether it is known that the server has another index than that of a repository. It is
+// called with the lock held.
+func (s *shared) hasOther(r Repository) bool {
+	seen, other := s.others[r.Revision]
+	return other && (r.Held || time.Since(seen) < askAgain)
+}
+
+// noteOther notes that the server has another index than that of a revision. It is called with the lock held.
+func (s *shared) noteOther(revision string) {
+	if s.others == nil {
+		s.others = map[string]time.Time{}
+	}
+	// A revision that nobody looks for any more is forgotten.
+	maps.DeleteFunc(s.others, func(_ string, seen time.Time) bool { return time.Since(seen) > 24*time.Hour })
+	s.others[revision] = time.Now()
 }
 
 // Forget drops what is kept for a source that is gone.
@@ -239,6 +289,9 @@ func (x *Indexes) fetch(ctx context.Context, s *shared) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
+	if known != nil && known.Revision != revision {
+		s.noteOther(known.Revision)
+	}
 	s.index = index
 	x.shrink(s)
 	return index, nil
@@ -309,10 +362,10 @@ func (x *Indexes) shrink(keep *shared) {
 	}
 }
 
-// versions of a chart in the index of a repository, the newest first. The index is of a revision, if there is
+// versions of a chart in the index of a repository, the newest first. The index is of its revision, if it has
 // one.
-func (x *Indexes) versions(ctx context.Context, s *shared, revision, name string) ([]entry, error) {
-	index, err := x.get(ctx, s, revision)
+func (x *Indexes) versions(ctx context.Context, s *shared, r Repository, name string) ([]entry, error) {
+	index, err := x.get(ctx, s, r)
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,8 @@ type Repository struct {
 	PassCredentials bool
 	// Revision is that of the index in which charts are found; empty is for the newest one that is known.
 	Revision string
+	// Held: no newer index than that of Revision is wanted. A server that had another one once is not asked for it again.
+	Held bool
 	// Registry reads the repository if its URL has the scheme oci.
 	Registry Registry
 	// Timeout is spec.timeout. It bounds how long it may take to get one dependency from it; 0 does not.

@@ -280,25 +280,33 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 	}
 	// Of a repository that another process reconciles, nobody else here asks for a newer index.
 	if (repo.Spec.Suspend || !r.Shard.Has(repo)) && repo.Status.Artifact != nil {
-		repository.Revision = repo.Status.Artifact.Revision
+		repository.Revision, repository.Held = repo.Status.Artifact.Revision, repo.Spec.Suspend
 	}
 	build, err := r.Charts.FromRepository(ctx, repository, spec, verify)
-	if !errors.Is(err, chart.ErrOtherIndex) {
+	silent := errors.Is(err, chart.ErrNoAnswer)
+	if !silent && !errors.Is(err, chart.ErrOtherIndex) {
 		return build, err
 	}
 	// The index that there was when the repository was suspended is nowhere any more, as after a restart. What is named
 	// exactly is the same in another one; a range stays at what it led to.
-	if _, ranged := fluxversion.Parse(spec.Version); ranged != nil && repo.Spec.Suspend {
-		if spec.Changed || obj.Status.Artifact == nil {
-			return nil, &source.Error{Reason: reasonSourceUnavailable, Err: fmt.Errorf(
-				"failed to get source: HelmRepository '%s' is suspended, and its server has another index by now; resume it to use that", repo.Name)}
-		}
+	switch _, ranged := fluxversion.Parse(spec.Version); {
+	case ranged == nil:
+	case repo.Spec.Suspend && !spec.Changed && obj.Status.Artifact != nil:
 		pinned := obj.DeepCopy()
 		r.pin(pinned, obj.Status.Artifact)
 		spec = r.spec(key, pinned)
+	case silent:
+		return nil, err // the index that is known may be an older one
+	case repo.Spec.Suspend:
+		return nil, &source.Error{Reason: reasonSourceUnavailable, Err: fmt.Errorf(
+			"failed to get source: HelmRepository '%s' is suspended, and its server has another index by now; resume it to use that", repo.Name)}
 	}
 	repository.Revision = ""
-	return r.Charts.FromRepository(ctx, repository, spec, verify)
+	build, found := r.Charts.FromRepository(ctx, repository, spec, verify)
+	if found != nil && silent {
+		return nil, err // it may be in the index that the server was asked for
+	}
+	return build, found
 }
 
 // chartRepository is a repository, or the registry that stands for one and what

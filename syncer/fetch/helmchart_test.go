@@ -53,6 +53,7 @@ type chartServer struct {
 	*httptest.Server
 	mu       sync.Mutex
 	versions []string
+	away     bool
 }
 
 func newChartServer(t *testing.T, versions ...string) *chartServer {
@@ -60,6 +61,10 @@ func newChartServer(t *testing.T, versions ...string) *chartServer {
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if s.away {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		if r.URL.Path == "/index.yaml" {
 			_, _ = io.WriteString(w, "apiVersion: v1\nentries:\n  shop:\n")
 			for _, v := range s.versions {
@@ -89,6 +94,13 @@ func (s *chartServer) publish(version string) {
 	s.versions = append(s.versions, version)
 }
 
+// leave has the server answer nobody, or everybody again.
+func (s *chartServer) leave(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
 // inRepository creates the HelmRepository charts at a server, and the HelmChart shop in it.
 func (b *gitBench) inRepository(server *chartServer, version string) *sourcev1.HelmRepository {
 	b.t.Helper()
@@ -102,6 +114,19 @@ func (b *gitBench) inRepository(server *chartServer, version string) *sourcev1.H
 		}
 	}
 	return repository
+}
+
+// ask has the HelmChart shop ask for another version.
+func (b *gitBench) ask(version string) {
+	b.t.Helper()
+	c := &sourcev1.HelmChart{}
+	if err := b.Client.Get(b.t.Context(), types.NamespacedName{Namespace: "ns", Name: "shop"}, c); err != nil {
+		b.t.Fatal(err)
+	}
+	c.Spec.Version, c.Generation = version, c.Generation+1
+	if err := b.Client.Update(b.t.Context(), c); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // helmRepository reconciles the HelmRepository once, after its spec was changed if change is not nil.
@@ -128,19 +153,20 @@ func (b *gitBench) helmRepository(r *HelmRepositories, change func(*sourcev1.Hel
 }
 
 // TestSuspendedRepository: of a suspended HelmRepository no newer index is used than the one that it had, and a chart
-// stays as it is where that one is gone.
+// stays as it is where that one is gone, also if its server does not answer any more.
 func TestSuspendedRepository(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, version string
-		restart         bool
+		restart, other  bool
 		edit            string
 		want, tells     string
 	}{
-		"Range":   {"the newest index is not used", ">=1.0.0", false, "", "1.4.0", ""},
-		"Edited":  {"the index that it had tells what is in the range", ">=1.0.0", false, "<1.4.0", "1.3.0", ""},
-		"Restart": {"the index that it had is gone", ">=1.0.0", true, "", "1.4.0", ""},
-		"Exact":   {"it is the same in each index", "1.3.0", true, "1.4.0", "1.4.0", ""},
-		"Unknown": {"nobody knows what it led to", ">=1.0.0", true, ">=1.2.0", "", "resume it"},
+		"Range":   {"the newest index is not used", ">=1.0.0", false, false, "", "1.4.0", ""},
+		"Edited":  {"the index that it had tells what is in the range", ">=1.0.0", false, false, "<1.4.0", "1.3.0", ""},
+		"Restart": {"the index that it had is gone", ">=1.0.0", true, false, "", "1.4.0", ""},
+		"Other":   {"a HelmRepository of the same URL took a newer one", ">=1.0.0", false, true, "", "1.4.0", ""},
+		"Exact":   {"it is the same in each index", "1.3.0", true, false, "1.4.0", "1.4.0", ""},
+		"Unknown": {"nobody knows what it led to", ">=1.0.0", true, false, ">=1.2.0", "", "resume it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, server := newGitBench(t), newChartServer(t, "1.3.0", "1.4.0")
@@ -157,15 +183,14 @@ func TestSuspendedRepository(t *testing.T) {
 			if is := b.helmRepository(repositories, func(r *sourcev1.HelmRepository) { r.Spec.Suspend = true }); !cmp.Equal(is.Status.Artifact, had.Status.Artifact) {
 				t.Errorf("the artifact is %+v, want %+v", is.Status.Artifact, had.Status.Artifact)
 			}
+			if tc.other {
+				other := source.Key{Kind: sourcev1.HelmRepositoryKind, NamespacedName: types.NamespacedName{Namespace: "other", Name: "charts"}}
+				if _, err := repositories.Indexes.Fetch(t.Context(), other, chart.Repository{URL: server.URL}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if tc.edit != "" {
-				c := &sourcev1.HelmChart{}
-				if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "shop"}, c); err != nil {
-					t.Fatal(err)
-				}
-				c.Spec.Version, c.Generation = tc.edit, 2
-				if err := b.Client.Update(t.Context(), c); err != nil {
-					t.Fatal(err)
-				}
+				b.ask(tc.edit)
 			}
 			c := b.chart(charts)
 			built := charts.Snapshots.Get(source.Key{Kind: sourcev1.HelmChartKind, NamespacedName: client.ObjectKeyFromObject(c)})
@@ -178,6 +203,17 @@ func TestSuspendedRepository(t *testing.T) {
 			case failed != nil || built == nil || built.Revision != tc.want || c.Status.Artifact.Revision != tc.want:
 				t.Errorf("%s: it tells %+v, and there is %+v, want %s", tc.reason, failed, built, tc.want)
 			}
+			server.leave(true)
+			requests := repositories.Indexes.Counts().Requests
+			for range 3 {
+				if diff := cmp.Diff(states(c.Status.Conditions), states(b.chart(charts).Status.Conditions)); diff != "" {
+					t.Errorf("%s: its server does not answer: -before +after\n%s", tc.reason, diff)
+				}
+			}
+			if n := repositories.Indexes.Counts().Requests; n != requests {
+				t.Errorf("%s: %d requests, want %d: the server has answered, or needs no question", tc.reason, n, requests)
+			}
+			server.leave(false)
 			b.helmRepository(repositories, func(r *sourcev1.HelmRepository) { r.Spec.Suspend = false })
 			if c := b.chart(charts); strings.HasPrefix(c.Spec.Version, ">=") && c.Status.Artifact.Revision != "2.0.0" {
 				t.Errorf("%s: it is resumed, and the chart is at %s", tc.reason, c.Status.Artifact.Revision)
@@ -207,6 +243,41 @@ func TestRepositoryOfAnother(t *testing.T) {
 	if c := b.chart(charts); c.Status.Artifact.Revision != "2.0.0" {
 		t.Errorf("the status of the repository has no index with %s", c.Status.Artifact.Revision)
 	}
+
+	// A process that begins knows the newest one only, which the status does not name yet.
+	charts, begun := b.helm()
+	charts.Shard = func(o client.Object) bool { return o.GetName() == "shop" }
+	wants := func(reason, version string) {
+		t.Helper()
+		if c := b.chart(charts); c.Status.Artifact.Revision != version || states(c.Status.Conditions)["Ready"] != "True/ChartPullSucceeded" {
+			t.Errorf("%s: there is %s, want %s: %v", reason, c.Status.Artifact.Revision, version, states(c.Status.Conditions))
+		}
+	}
+	wants("it is the newest", "3.0.0")
+	server.leave(true)
+	for range 3 {
+		wants("the server has answered", "3.0.0")
+	}
+	if n := begun.Indexes.Counts().Requests; n != 1 {
+		t.Errorf("%d requests, want 1", n)
+	}
+	server.leave(false)
+	server.publish("4.0.0")
+	b.helmRepository(repositories, nil)
+	server.leave(true)
+	fails := func(reason string) {
+		t.Helper()
+		if got := states(b.chart(charts).Status.Conditions); got["FetchFailed"] != "True/"+chart.ReasonPull || got["Stalled"] != "" {
+			t.Errorf("%s: %v", reason, got)
+		}
+	}
+	fails("the range may lead to another version in the index of the status")
+	b.ask("3.0.0")
+	wants("it is the same in each index", "3.0.0")
+	b.ask("4.0.0")
+	fails("it may be in the index of the status")
+	server.leave(false)
+	wants("the server answers", "4.0.0")
 }
 
 // TestSuspendedChart: a process that begins has the chart that a suspended HelmChart had, if
