@@ -35,6 +35,7 @@ type Indexes struct {
 	// parsing has room for those that parse at the same time.
 	parsing chan struct{}
 	asking  flight.Group[*Index]
+	now     func() time.Time
 
 	mu     sync.Mutex
 	shared map[string]*shared
@@ -77,7 +78,7 @@ type shared struct {
 // longest time are read from their files again.
 func NewIndexes(dir string, maxBytes, cacheBytes int64) *Indexes {
 	return &Indexes{
-		dir: dir, maxBytes: maxBytes, cacheMax: cacheBytes, parsing: make(chan struct{}, 2),
+		dir: dir, maxBytes: maxBytes, cacheMax: cacheBytes, parsing: make(chan struct{}, 2), now: time.Now,
 		shared: map[string]*shared{}, users: map[source.Key]map[string]struct{}{},
 	}
 }
@@ -141,7 +142,7 @@ func (x *Indexes) get(ctx context.Context, s *shared, r Repository) (*Index, err
 	index, err := x.ask(ctx, s, func() (*Index, bool) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		asked = s.index == nil || r.Revision != "" && s.index.Revision != r.Revision && !s.hasOther(r)
+		asked = s.index == nil || r.Revision != "" && s.index.Revision != r.Revision && !s.hasOther(r, x.now())
 		return s.index, !asked
 	})
 	if r.Revision == "" || err == nil && index.Revision == r.Revision {
@@ -156,26 +157,26 @@ func (x *Indexes) get(ctx context.Context, s *shared, r Repository) (*Index, err
 		return nil, err
 	}
 	if asked { // If it does not answer any more, not everybody has to wait for that.
-		s.noteOther(r.Revision)
+		s.noteOther(r.Revision, x.now())
 	}
 	return nil, failf(ReasonPull, "%w: %s of %s, and not %s", ErrOtherIndex, s.index.Revision, shown(s.url), r.Revision)
 }
 
 // hasOther reports whether it is known that the server has another index than that of a repository. It is
 // called with the lock held.
-func (s *shared) hasOther(r Repository) bool {
+func (s *shared) hasOther(r Repository, now time.Time) bool {
 	seen, other := s.others[r.Revision]
-	return other && (r.Held || time.Since(seen) < askAgain)
+	return other && (r.Held || now.Sub(seen) < askAgain)
 }
 
 // noteOther notes that the server has another index than that of a revision. It is called with the lock held.
-func (s *shared) noteOther(revision string) {
+func (s *shared) noteOther(revision string, now time.Time) {
 	if s.others == nil {
 		s.others = map[string]time.Time{}
 	}
 	// A revision that nobody looks for any more is forgotten.
-	maps.DeleteFunc(s.others, func(_ string, seen time.Time) bool { return time.Since(seen) > 24*time.Hour })
-	s.others[revision] = time.Now()
+	maps.DeleteFunc(s.others, func(_ string, seen time.Time) bool { return now.Sub(seen) > 24*time.Hour })
+	s.others[revision] = now
 }
 
 // Forget drops what is kept for a source that is gone.
@@ -290,7 +291,7 @@ func (x *Indexes) fetch(ctx context.Context, s *shared) (*Index, error) {
 		return nil, err
 	}
 	if known != nil && known.Revision != revision {
-		s.noteOther(known.Revision)
+		s.noteOther(known.Revision, x.now())
 	}
 	s.index = index
 	x.shrink(s)
