@@ -1258,6 +1258,59 @@ func TestUninstallStep(t *testing.T) {
 	}
 }
 
+// TestUninstallOfCluster: what is in a cluster that Cluster API takes down goes with it. One that a pivot had manage itself
+// lives on, and is reached by the kubeconfig that stays here.
+func TestUninstallOfCluster(t *testing.T) {
+	is := func(elsewhere bool, err error) func() (bool, error) {
+		return func() (bool, error) { return elsewhere, err }
+	}
+	for name, tc := range map[string]struct {
+		reason    string
+		there     []string
+		elsewhere func() (bool, error)
+		asked     bool
+		gone      bool
+		fails     bool
+		events    int
+	}{
+		"There":    {"as ever", []string{"edge"}, is(false, nil), true, true, false, 0},
+		"Gone":     {"the Secret was not collected", nil, is(false, nil), false, true, false, 1},
+		"Alone":    {"nobody keeps such a record", nil, nil, false, true, false, 1},
+		"Pivoted":  {"it manages itself", nil, is(true, nil), true, true, false, 0},
+		"NoRecord": {"it is not known whether it was moved", nil, is(false, errors.New("no answer")), false, false, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) {
+				h.DeletionTimestamp = &metav1.Time{Time: noon}
+				h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "edge-kubeconfig"}}
+				recordAt(h, "edge-kubeconfig", "there")
+			}), tc.there...)
+			way := &corev1.Secret{}
+			if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: "apps", Name: "way"}, way); err != nil {
+				t.Fatal(err)
+			}
+			way.ObjectMeta = metav1.ObjectMeta{Namespace: "apps", Name: "edge-kubeconfig", Labels: map[string]string{clusterapi.ClusterNameLabel: "edge"}}
+			if err := s.client.Create(t.Context(), way); err != nil {
+				t.Fatal(err)
+			}
+			if tc.elsewhere != nil {
+				s.Targets.Elsewhere = func(context.Context, types.NamespacedName) (bool, error) { return tc.elsewhere() }
+			}
+			asked := false
+			s.helm.uninstall = func() (release.Outcome, error) {
+				asked = true
+				return release.Outcome{}, nil
+			}
+			if _, err := s.finalize(t.Context(), s.run); (err != nil) != tc.fails {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if gone := len(s.run.Obj.Finalizers) == 0; asked != tc.asked || gone != tc.gone || len(s.events.Events) != tc.events {
+				t.Errorf("%s: it was uninstalled: %t; the HelmRelease may go: %t; %d events", tc.reason, asked, gone, len(s.events.Events))
+			}
+		})
+	}
+}
+
 // TestDeletionMeasured: an uninstall that is held is in the metrics, until the HelmRelease may go.
 func TestDeletionMeasured(t *testing.T) {
 	s := take(t, shop(func(h *helmv2.HelmRelease) {

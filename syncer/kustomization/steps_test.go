@@ -1459,13 +1459,18 @@ func TestClusterTakenDown(t *testing.T) {
 		of string
 		// refuses: the way is there, and the cluster does not let anything be pruned.
 		refuses bool
-		gone    bool
+		// elsewhere reports whether another tier manages the Cluster.
+		elsewhere func() (bool, error)
+		gone      bool
 	}{
-		"Gone":          {"the Secret went with the Cluster", "edge-kubeconfig", nil, "edge", false, true},
-		"There":         {"the Cluster is there, and its Secret may come back", "edge-kubeconfig", []string{"edge"}, "edge", false, false},
-		"NoSecret":      {"a Secret of another name says nothing about a Cluster", "edge", nil, "", false, false},
-		"NeverACluster": {"somebody made the Secret, for a cluster that Cluster API did not make", "edge-kubeconfig", nil, "", false, false},
-		"Kept":          {"the Secret was not collected", "edge-kubeconfig", nil, "edge", true, true},
+		"Gone":          {"the Secret went with the Cluster", "edge-kubeconfig", nil, "edge", false, nil, true},
+		"There":         {"the Cluster is there, and its Secret may come back", "edge-kubeconfig", []string{"edge"}, "edge", false, nil, false},
+		"NoSecret":      {"a Secret of another name says nothing about a Cluster", "edge", nil, "", false, nil, false},
+		"NeverACluster": {"somebody made the Secret, for a cluster that Cluster API did not make", "edge-kubeconfig", nil, "", false, nil, false},
+		"Kept":          {"the Secret was not collected", "edge-kubeconfig", nil, "edge", true, func() (bool, error) { return false, nil }, true},
+		"Pivoted":       {"it manages itself, and does not answer for a moment", "edge-kubeconfig", nil, "edge", true, func() (bool, error) { return true, nil }, false},
+		"MovedAway":     {"another tier has its kubeconfig as well", "edge-kubeconfig", nil, "edge", false, func() (bool, error) { return true, nil }, false},
+		"NoRecord":      {"it is not known whether it was moved", "edge-kubeconfig", nil, "edge", false, func() (bool, error) { return false, errors.New("no answer") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := clusterServer(t, "there")
@@ -1479,6 +1484,14 @@ func TestClusterTakenDown(t *testing.T) {
 				k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: tc.way, Cluster: "there", OfCluster: tc.of}.Encode()}
 			}), way)
 			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			if tc.elsewhere != nil {
+				s.Targets.Elsewhere = func(_ context.Context, name types.NamespacedName) (bool, error) {
+					if name != (types.NamespacedName{Namespace: "apps", Name: "edge"}) {
+						t.Errorf("it was asked about Cluster %s", name)
+					}
+					return tc.elsewhere()
+				}
+			}
 			s.dials()
 			s.cluster.remove = func(apply.Options) (apply.Result, error) { return apply.Result{}, errors.New("no answer") }
 			if _, err := s.finalize(t.Context(), s.run); err != nil {

@@ -77,7 +77,8 @@ func staying(objects int, why string) DeletionDecision {
 // ClusterGone tells why nothing can be deleted in another cluster, empty if it can: the way to it is
 // gone, or Cluster API is taking it down, and with it all that is there. absent: our own API server
 // confirms that its Cluster does not exist, so that it never comes back. Of a Secret that is gone the
-// reference tells whether a Cluster had it: people make Secrets of such names for other clusters.
+// reference tells whether a Cluster had it: people make Secrets of such names for other clusters. A
+// Cluster that a pivot took from here lives on, and may have left its kubeconfig.
 func (t *Targets) ClusterGone(ctx context.Context, namespace string, ref Ref) (why string, absent bool, err error) {
 	if ref.Local() {
 		return "", false, nil
@@ -103,17 +104,26 @@ func (t *Targets) ClusterGone(ctx context.Context, namespace string, ref Ref) (w
 		o.SetGroupVersionKind(served.GroupVersionKind)
 		return t.Local.Get(ctx, name, o)
 	})
+	how := "is being deleted"
 	switch {
 	case apimeta.IsNoMatchError(err):
 		return why, false, nil
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return fmt.Sprintf("the Cluster %s does not exist", name), true, nil
+		how, absent = "does not exist", true
 	case err != nil:
 		return "", false, fmt.Errorf("cannot read Cluster %s: %w", name, err)
-	case !o.DeletionTimestamp.IsZero():
-		return fmt.Sprintf("the Cluster %s is being deleted", name), false, nil
+	case o.DeletionTimestamp.IsZero():
+		return why, false, nil
 	}
-	return why, false, nil
+	if t.Elsewhere != nil {
+		switch elsewhere, err := t.Elsewhere(ctx, name); {
+		case err != nil:
+			return "", false, fmt.Errorf("cannot tell whether another tier manages Cluster %s: %w", name, err)
+		case elsewhere:
+			return why, false, nil
+		}
+	}
+	return fmt.Sprintf("the Cluster %s %s", name, how), absent, nil
 }
 
 // KindRemoved reports whether a kind is being removed, by the name of its

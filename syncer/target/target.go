@@ -82,6 +82,9 @@ type Targets struct {
 	// KubeConfigServiceAccount is used for a ConfigMap that names none
 	// (--default-kubeconfig-service-account).
 	KubeConfigServiceAccount string
+	// Elsewhere reports whether another tier manages a Cluster that is not here; nil asks nobody. Not
+	// to know is an error: what is in its cluster would be left behind.
+	Elsewhere func(context.Context, types.NamespacedName) (bool, error)
 	// Tokens caches what cloud providers issue. Each request to a cluster of a
 	// ConfigMap asks for its token, so there should be one.
 	Tokens *cache.TokenCache

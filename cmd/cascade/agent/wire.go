@@ -245,6 +245,7 @@ func (w *wiring) share() error {
 	}
 	w.firstSync, err = o.firstSync.build(mgr, o.place.namespace, w.clusters, o.sharding.of(kustomizev1.KustomizationKind, helmv2.HelmReleaseKind), w.events("cascade"), w.program.Now)
 	w.record = firstsync.Record{Reader: mgr.GetAPIReader(), Namespace: o.place.namespace, Kept: w.firstSync != nil}
+	w.targets.Elsewhere = w.record.Elsewhere
 	return err
 }
 
