@@ -114,6 +114,22 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 	return r.recordTarget(ctx, run, own.ActedAs(run.known.appliedTo(), ref).Encode())
 }
 
+// recordCluster adds to a record of an earlier version whose kubeconfig it is about, while the Secret is there
+// to tell. With a cluster that does not answer, or an object that is not built or is being deleted, no other record
+// follows, and once Cluster API has taken the cluster down nothing else tells that it is gone.
+func (r *Reconciler) recordCluster(ctx context.Context, run *run) error {
+	if run.known.appliedTo() != nil {
+		return nil // it was recorded before that
+	}
+	// What is wrong with a record is told where it is needed.
+	if ref, err := target.Decode(run.Obj.Annotations[target.Annotation]); err == nil && ref.OfCluster == "" {
+		if ref.OfCluster = r.Targets.OfCluster(ctx, run.Obj.Namespace, ref); ref.OfCluster != "" {
+			return r.recordTarget(ctx, run, ref.Encode())
+		}
+	}
+	return nil
+}
+
 // recordTarget writes down what the inventory is about, ahead of applying; nothing of our own
 // cluster, unless that is being left.
 func (r *Reconciler) recordTarget(ctx context.Context, run *run, about string) error {

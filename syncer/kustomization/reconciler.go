@@ -172,6 +172,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.recordOwn(ctx, run); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if err := r.recordCluster(ctx, run); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
 	if !obj.Spec.Suspend {
 		run.held.HandOver = run.known.handsOver(run.held.HandOver, run.start)
 	}

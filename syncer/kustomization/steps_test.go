@@ -1504,6 +1504,63 @@ func TestClusterTakenDown(t *testing.T) {
 	}
 }
 
+// TestRecordOfBefore: a record of a version that did not write down whose kubeconfig it is about gets that while the
+// Secret tells, also where nothing is applied any more, so that the Kustomization goes once both are gone.
+func TestRecordOfBefore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*kustomizev1.Kustomization)
+		of     string
+		gone   bool
+	}{
+		"Deleted":       {"Cluster API takes the cluster down meanwhile", func(k *kustomizev1.Kustomization) { k.DeletionTimestamp = &metav1.Time{Time: noon} }, "edge", true},
+		"NotBuilt":      {"it has no source, and may be deleted next", func(*kustomizev1.Kustomization) {}, "edge", false},
+		"NeverACluster": {"somebody made the Secret", func(k *kustomizev1.Kustomization) { k.DeletionTimestamp = &metav1.Time{Time: noon} }, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := target.Ref{Kind: "Secret", Name: "edge-kubeconfig", Key: "value", User: target.User("apps", "ops"), Cluster: "there"}
+			way := clusterServer(t, "there")
+			way.Name = before.Name
+			if tc.of != "" {
+				way.Labels = map[string]string{clusterapi.ClusterNameLabel: tc.of}
+			}
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Finalizers = append(k.Finalizers, "somebody/else")
+				k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: before.Name, Key: before.Key}}
+				k.Annotations = map[string]string{target.Annotation: before.Encode()}
+				tc.change(k)
+			}), way)
+			s.Targets.Local.Client = withClusters{s.client, []string{"edge"}}
+			s.dials()
+			s.cluster.remove = func(apply.Options) (apply.Result, error) { return apply.Result{}, errors.New("no answer") }
+			look := func() *kustomizev1.Kustomization {
+				t.Helper()
+				if _, err := s.Reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.name()}); err != nil {
+					t.Fatalf("%s: %v", tc.reason, err)
+				}
+				obj := &kustomizev1.Kustomization{}
+				if err := s.client.Get(t.Context(), s.name(), obj); err != nil {
+					t.Fatal(err)
+				}
+				return obj
+			}
+			want := before
+			want.OfCluster = tc.of
+			if obj := look(); obj.Annotations[target.Annotation] != want.Encode() || !slices.Contains(obj.Finalizers, kustomizev1.KustomizationFinalizer) {
+				t.Fatalf("%s: with the Cluster there, on record is %s; finalizers %q", tc.reason, obj.Annotations[target.Annotation], obj.Finalizers)
+			}
+			if err := s.client.Delete(t.Context(), way); err != nil {
+				t.Fatal(err)
+			}
+			s.Targets.Local.Client = withClusters{s.client, nil}
+			if obj := look(); slices.Contains(obj.Finalizers, kustomizev1.KustomizationFinalizer) == tc.gone {
+				t.Errorf("%s: once the Cluster is gone, finalizers are %q", tc.reason, obj.Finalizers)
+			}
+		})
+	}
+}
+
 // TestHandOverSeen: time in which no agent ran, or the old owner was suspended, is no time that the
 // new one had to take the objects.
 func TestHandOverSeen(t *testing.T) {

@@ -126,6 +126,21 @@ func (t *Targets) ClusterGone(ctx context.Context, namespace string, ref Ref) (w
 	return fmt.Sprintf("the Cluster %s %s", name, how), absent, nil
 }
 
+// OfCluster names the Cluster whose kubeconfig the Secret of a reference is, of an object in a namespace. It is empty
+// if Cluster API did not make it, and where nobody can tell, as once the Secret is gone.
+func (t *Targets) OfCluster(ctx context.Context, namespace string, ref Ref) string {
+	if ref.Kind != "Secret" {
+		return ""
+	}
+	way := &metav1.PartialObjectMetadata{}
+	way.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(ref.Kind))
+	if err := t.Local.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, way); err != nil {
+		return ""
+	}
+	cluster, _ := clusterapi.ClusterOfKubeconfig(way)
+	return cluster
+}
+
 // KindRemoved reports whether a kind is being removed, by the name of its
 // definition. Its objects are deleted then without anybody meaning what they
 // stand for.
