@@ -164,7 +164,7 @@ func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, 
 		return err
 	}
 	for _, namespace := range namespaces {
-		record := firstsync.NewRecord(namespace, "a person approved Clusters that are pushed here")
+		record := firstsync.NewRecord(namespace)
 		if err := cl.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("cannot create ConfigMap %s/%s: %w", namespace, record.Name, err)
 		}

@@ -182,7 +182,7 @@ func TestApprovePushedElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var objects []client.Object
 			for _, namespace := range strings.Fields(tc.records) {
-				record := firstsync.NewRecord(namespace, "")
+				record := firstsync.NewRecord(namespace)
 				record.Data["fleet_alpha_elsewhere"] = "pivot"
 				objects = append(objects, record)
 			}

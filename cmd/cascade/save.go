@@ -27,6 +27,7 @@ import (
 	"github.com/cascade-gitops/cascade/state/key"
 	"github.com/cascade-gitops/cascade/state/store"
 	"github.com/cascade-gitops/cascade/syncer/answer"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -156,9 +157,11 @@ func (c *cli) recordsIn(ctx context.Context, cl client.Client, saved string) (st
 }
 
 // recordsLeft is where a tier has records whose agent is no Deployment, or none any more: it may have been uninstalled before
-// its state is saved. It is empty if there are none.
+// its state is saved. It is empty if there are none. A record that has only what a person approved, which earlier versions had
+// made in the usual namespace beside that of an agent elsewhere, counts where there is no other: it has neither who led the
+// tier nor what it gave away.
 func recordsLeft(ctx context.Context, cl client.Client, saved string) (string, error) {
-	found := map[string]bool{}
+	found, kept := map[string]bool{}, map[string]bool{}
 	for _, name := range []string{v1alpha1.FirstSyncConfigMap, v1alpha1.EpochConfigMap} {
 		list := &corev1.ConfigMapList{}
 		if err := cl.List(ctx, list, client.MatchingFields{"metadata.name": name}); err != nil {
@@ -166,7 +169,13 @@ func recordsLeft(ctx context.Context, cl client.Client, saved string) (string, e
 		}
 		for i := range list.Items {
 			found[list.Items[i].Namespace] = true
+			if name == v1alpha1.EpochConfigMap || !firstsync.OnlyApproved(&list.Items[i]) {
+				kept[list.Items[i].Namespace] = true
+			}
 		}
+	}
+	if len(kept) > 0 {
+		found = kept
 	}
 	namespaces := slices.Sorted(maps.Keys(found))
 	switch {

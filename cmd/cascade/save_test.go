@@ -23,6 +23,7 @@ import (
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/state/archive"
 	"github.com/cascade-gitops/cascade/state/store"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // TestSaveKeeps: what was saved before goes only for what can be restored.
@@ -87,7 +88,9 @@ func TestRecords(t *testing.T) {
 		reason string
 		// agents are the namespaces of those that are Deployments, and has those with records.
 		agents, has, said string
-		forbidden         bool
+		// approved are those with a record that a person's approval made.
+		approved  string
+		forbidden bool
 		// saved is where the records of the state are that is restored.
 		saved string
 		// save and restore are where they are taken to be; refused is for both.
@@ -104,6 +107,9 @@ func TestRecords(t *testing.T) {
 		"Left":        {reason: "what is on record here counts, wherever the state has its own", has: "platform", saved: "gitops", save: "platform", restore: "platform"},
 		"LeftSaid":    {reason: "nobody has to guess", has: "platform other", said: "platform", saved: "platform", save: "platform", restore: "platform"},
 		"LeftSeveral": {reason: "nobody can tell which", has: "platform other", refused: "in namespace other and platform; say which with -n"},
+		"LeftBeside":  {reason: "what a person approved is not on record of its agent", has: "platform", approved: usual, saved: "platform", save: "platform", restore: "platform"},
+		"LeftTwice":   {reason: "wherever somebody approved", has: "platform", approved: "gitops other", save: "platform", restore: "platform"},
+		"Approved":    {reason: "no agent ever was here, and what a person approved is there", approved: usual, saved: "platform", save: usual, restore: usual},
 		"New":         {reason: "there is nothing yet: the state says where its agent was", saved: "platform", restore: "platform"},
 		"NewSaid":     {reason: "it will be elsewhere", said: "gitops", saved: "platform", save: "gitops", restore: "gitops"},
 		"Nothing":     {reason: "the state has no records either", restore: usual},
@@ -122,6 +128,11 @@ func TestRecords(t *testing.T) {
 			for i, namespace := range strings.Fields(tc.has) {
 				name := []string{v1alpha1.FirstSyncConfigMap, v1alpha1.EpochConfigMap}[i]
 				objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+			}
+			for _, namespace := range strings.Fields(tc.approved) {
+				record := firstsync.NewRecord(namespace)
+				record.Data["fleet_alpha"] = "approved"
+				objects = append(objects, record)
 			}
 			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithIndex(&corev1.ConfigMap{}, "metadata.name", func(o client.Object) []string {
 				return []string{o.GetName()}

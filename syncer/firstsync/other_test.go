@@ -72,7 +72,7 @@ func TestOther(t *testing.T) {
 // TestOtherNamespace: the agent of a first tier may be in any namespace, and its record counts as in the usual one.
 func TestOtherNamespace(t *testing.T) {
 	record := func(namespace, state string, data ...string) *corev1.ConfigMap {
-		cm := NewRecord(namespace, "")
+		cm := NewRecord(namespace)
 		cm.Data[stateKey] = state
 		for i := 0; i < len(data); i += 2 {
 			cm.Data[data[i]] = data[i+1]

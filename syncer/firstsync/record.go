@@ -94,9 +94,24 @@ func (r record) configMap(namespace string) *corev1.ConfigMap {
 	}
 }
 
-// NewRecord is the first record of a tier of which nothing is known.
-func NewRecord(namespace, why string) *corev1.ConfigMap {
-	return record{state: v1alpha1.FirstSyncOpen, why: why}.configMap(namespace)
+// whyApproved is what a record says that a person's approval made.
+const whyApproved = "a person approved Clusters that are pushed here"
+
+// NewRecord is the first record of a tier of which nothing is known, for a person's approval.
+func NewRecord(namespace string) *corev1.ConfigMap {
+	return record{state: v1alpha1.FirstSyncOpen, why: whyApproved}.configMap(namespace)
+}
+
+// OnlyApproved reports whether a record has nothing but a person's approvals: it was made for these, and neither an agent nor
+// a pivot wrote into it. Another one may be beside it that an agent keeps.
+func OnlyApproved(cm *corev1.ConfigMap) bool {
+	r := recordOf(cm)
+	for _, standing := range r.standings() {
+		if standing != inventory.Approved {
+			return false
+		}
+	}
+	return r.state == v1alpha1.FirstSyncOpen && r.why == whyApproved
 }
 
 // SettledRecord is the first record of a tier that never had a Cluster.
