@@ -104,7 +104,7 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 		}
 	}
 	slices.SortStableFunc(todo, func(a, b string) int { return cmp.Compare(of[a].failed, of[b].failed) })
-	refused := kind.datable(obj)
+	refused, suspended := kind.datable(obj), kind.describe(obj).suspend
 	failed := false
 	going, end := context.WithTimeout(ctx, olderMost)
 	defer end()
@@ -114,13 +114,19 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 			break
 		}
 		err := refused
+		var got *fetched
 		if err == nil {
-			var got *fetched
-			if got, err = fetchExactly(ctx, kind, key, obj, &meta.Artifact{Revision: revision}); err == nil {
-				s.Snapshots.Keep(key, got.snapshot)
-				of[revision] = attempt{generation: generation}
-				continue
-			}
+			got, err = fetchExactly(ctx, kind, key, obj, &meta.Artifact{Revision: revision})
+		}
+		if suspended && (err == nil || refused != nil || source.Answered(err)) {
+			s.Snapshots.Hear(key) // its newest revision, which would tell, is not asked for
+		}
+		if err == nil {
+			s.Snapshots.Keep(key, got.snapshot)
+			of[revision] = attempt{generation: generation}
+			continue
+		}
+		if refused == nil {
 			failed = true
 			known.turn++
 			of[revision] = attempt{of[revision].generation, known.turn}

@@ -163,6 +163,66 @@ func TestOlderOfSuspended(t *testing.T) {
 	is("it is resumed", false)
 }
 
+// TestOlderOfRecalled: what the server of a suspended source says of older revisions tells that it answers, as its newest
+// one, which was kept, is not asked for. What is gone from it is not awaited then for as long as it is suspended.
+func TestOlderOfRecalled(t *testing.T) {
+	gone := "main@sha1:" + strings.Repeat("0", 39) + "1"
+	for name, tc := range map[string]struct {
+		reason string
+		away   bool
+		spec   string
+		// retained are the older revisions, first for that which is there.
+		retained []string
+		silent   bool
+		failed   string
+	}{
+		"Gone":    {"it does not have it", false, "", []string{gone}, false, gone},
+		"There":   {"it has it", false, "", []string{"first"}, false, ""},
+		"Both":    {"what one of them tells is true of all", false, "", []string{gone, "first"}, false, gone},
+		"Away":    {"it does not answer, and nobody knows what it has", true, "", []string{gone}, true, gone},
+		"Include": {"it is never asked", true, "include: [{repository: {name: shared}}]\n", []string{gone}, false, gone},
+		"Nobody":  {"there is nothing to ask for", false, "", nil, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGitBench(t)
+			b.Kept = source.NewKept(t.TempDir(), 1<<20)
+			b.commit("shared", "main", "b.yaml", "1")
+			b.declare("shared", "url: "+b.server.HTTPURL("shared")+"\nref: {branch: main}\n")
+			b.want("shared", "the first time", good, "Normal NewArtifact")
+			spec := "url: " + b.server.HTTPURL("fleet") + "\nref: {branch: main}\n" + tc.spec
+			first := "main@sha1:" + b.commit("fleet", "main", "a.yaml", "1")
+			b.commit("fleet", "main", "a.yaml", "2")
+			b.declare("fleet", spec)
+			b.want("fleet", "the first time", good, "Normal NewArtifact")
+			kept := b.Kept
+			b.begin()
+			b.Kept = kept
+			b.declare("fleet", spec+"suspend: true\n")
+			var pinned []source.Pinned
+			for _, revision := range tc.retained {
+				pinned = append(pinned, source.Pinned{Key: gitKey("fleet"), Revision: strings.Replace(revision, "first", first, 1)})
+			}
+			b.Snapshots.Retain(source.Holder{Kind: "Child"}, pinned...)
+			if tc.away {
+				_ = b.server.Close()
+			}
+			b.run("fleet")
+			if b.Snapshots.Get(gitKey("fleet")) == nil {
+				t.Fatalf("%s: nothing was kept", tc.reason)
+			}
+			if got := b.Snapshots.Silent(gitKey("fleet")); got != tc.silent {
+				t.Errorf("%s: that it does not answer is told as %t: %v", tc.reason, got, b.Snapshots.Failure(gitKey("fleet"), gone))
+			}
+			if err := b.Snapshots.Failure(gitKey("fleet"), gone); (err != nil) != (tc.failed == gone) {
+				t.Errorf("%s: what is gone failed by %v", tc.reason, err)
+			}
+			if is := b.Snapshots.At(gitKey("fleet"), first); (is != nil) != slices.Contains(tc.retained, "first") {
+				t.Errorf("%s: of what the server has there is %v", tc.reason, is)
+			}
+		})
+	}
+}
+
 // fetching has GitRepositories fetched by a function, which gets the commit that is asked for, if one is.
 type fetching struct {
 	*GitRepositories

@@ -419,7 +419,7 @@ func fetchExactly[T sourceObject](ctx context.Context, kind sourceKind[T], key s
 	case failed != nil:
 		return nil, failed.err
 	case contentOf(got.snapshot.Revision) != contentOf(artifact.Revision):
-		return nil, fmt.Errorf("there is only %s; if it is suspended, resume it to use that", got.snapshot.Revision)
+		return nil, &source.Told{Err: fmt.Errorf("there is only %s; if it is suspended, resume it to use that", got.snapshot.Revision)}
 	case key.Kind == sourcev1.HelmChartKind && pinned.GetGeneration() != obj.GetGeneration() && got.snapshot.Digest != artifact.Digest:
 		// The version says by which generation the chart was built, and not what that had.
 		return nil, fmt.Errorf("%s has other content by now; if it is suspended, resume it to use that", got.snapshot.Revision)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -229,11 +230,12 @@ func (m *mirror) enter(ctx context.Context) error {
 func (m *mirror) leave() { <-m.turn }
 
 // obtain resolves a reference and returns a generation that has the commit. The
-// generation is nil if the caller has a snapshot of it already.
-func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known func(*packp.AdvRefs, target) bool) (*generation, target, error) {
+// generation is nil if the caller has a snapshot of it already. The error is a Told once the server listed what it has,
+// unless the connection failed after that.
+func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known func(*packp.AdvRefs, target) bool) (_ *generation, _ target, err error) {
 	came := m.begun.Load()
 	m.waiting.Add(1)
-	err := m.enter(ctx)
+	err = m.enter(ctx)
 	m.waiting.Add(-1)
 	if err != nil {
 		return nil, target{}, err
@@ -260,6 +262,11 @@ func (m *mirror) obtain(ctx context.Context, dial *dialer, ref Reference, known 
 		return nil, target{}, connectError(dial, err)
 	}
 	m.adv, m.number = adv, number
+	defer func() {
+		if err != nil && ctx.Err() == nil && !errors.As(err, new(net.Error)) {
+			err = &Told{err}
+		}
+	}()
 	targets, err := resolve(adv, ref)
 	if err != nil {
 		return nil, target{}, err

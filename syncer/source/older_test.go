@@ -62,6 +62,15 @@ func TestRetained(t *testing.T) {
 	if s.Put(key, two); s.Silent(key) || s.Failure(key, "main@sha1:3") != nil {
 		t.Errorf("once the source answers again: silent %t, %v", s.Silent(key), s.Failure(key, "main@sha1:3"))
 	}
+	s.Silence(key)
+	s.Fail(key, "main@sha1:3", errors.New("it does not answer"))
+	if s.Hear(key); s.Silent(key) || s.Failure(key, "main@sha1:3") != nil {
+		t.Errorf("once it is heard: silent %t, %v", s.Silent(key), s.Failure(key, "main@sha1:3"))
+	}
+	if err := errors.New("not on the branch"); !s.Fail(key, "main@sha1:3", err) || s.Failure(key, "main@sha1:3") == nil {
+		t.Error("what it says after that is not told")
+	}
+	told = []string{"a", "b"}
 	three := at("main@sha1:3")
 	s.Keep(key, three)
 	s.Keep(key, at("main@sha1:4"))

@@ -56,6 +56,12 @@ func failf(reason, format string, args ...any) error {
 	return &Error{Reason: reason, Err: fmt.Errorf(format, args...)}
 }
 
+// Told is a failure of a server that answers: what it was asked for is not to be had from it.
+type Told struct{ Err error }
+
+func (t *Told) Error() string { return t.Err.Error() }
+func (t *Told) Unwrap() error { return t.Err }
+
 // ReasonOf returns the reason of an error of this package.
 func ReasonOf(err error) string {
 	var e *Error

@@ -401,6 +401,13 @@ func said(err error) error {
 	return &rephrased{short(worded{err}.Error(), 500), err}
 }
 
+// Answered reports whether a failure to fetch is what the server said of what it was asked for: it does not have it, or does
+// not give it out.
+func Answered(err error) bool {
+	var refused *transport.Error
+	return errors.As(err, new(*Told)) || errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound
+}
+
 // rephrased is an error in other words.
 type rephrased struct {
 	words string

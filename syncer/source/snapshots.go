@@ -63,10 +63,7 @@ func (s *Snapshots) Put(key Key, snapshot *Snapshot) { s.PutAs(key, snapshot, ""
 func (s *Snapshots) PutAs(key Key, snapshot *Snapshot, recorded string) {
 	s.mu.Lock()
 	old := s.snapshots[key]
-	if s.silent[key] {
-		delete(s.silent, key)
-		s.older.unfailed(key)
-	}
+	s.heard(key)
 	if delete(s.recorded, key); snapshot == nil {
 		delete(s.snapshots, key)
 	} else {
@@ -88,7 +85,7 @@ func (s *Snapshots) PutAs(key Key, snapshot *Snapshot, recorded string) {
 	}
 }
 
-// Silence records that a source cannot be fetched, until its next snapshot is: what is there of it may be of before, and that
+// Silence records that a source cannot be fetched, until its next snapshot is, or its server is heard: what is there of it may be of before, and that
 // one of its revisions is missing says nothing of that.
 func (s *Snapshots) Silence(key Key) {
 	s.mu.Lock()
@@ -97,6 +94,21 @@ func (s *Snapshots) Silence(key Key) {
 		s.silent = map[Key]bool{}
 	}
 	s.silent[key] = true
+}
+
+// Hear records that the server of a source answers, whose newest revision nobody asks for, as it is suspended.
+func (s *Snapshots) Hear(key Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard(key)
+}
+
+// heard takes back that a source could not be fetched. The store is locked.
+func (s *Snapshots) heard(key Key) {
+	if s.silent[key] {
+		delete(s.silent, key)
+		s.older.unfailed(key)
+	}
 }
 
 // Silent reports whether a source could not be fetched last.
