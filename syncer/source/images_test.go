@@ -649,6 +649,7 @@ func TestHostileRegistries(t *testing.T) {
 		says   string
 	}{
 		"Missing":  {"there is no such tag", nil, ImageReference{Tag: "x"}, ReasonImagePullFailed, "404"},
+		"Gone":     {"there is no such digest any more", nil, ImageReference{Digest: sumOf([]byte("gone"))}, ReasonImagePullFailed, "404"},
 		"NoTag":    {"a tag that is a path", nil, ImageReference{Tag: "../../x"}, ReasonImagePullFailed, "not allowed"},
 		"NoDigest": {"a digest that is none", nil, ImageReference{Digest: "sha256:x"}, ReasonImagePullFailed, "digest"},
 		"Bomb":     {"little to send, much to keep", nil, ImageReference{Tag: "bomb"}, ReasonLimitExceeded, "inflates"},
@@ -697,6 +698,9 @@ func TestHostileRegistries(t *testing.T) {
 			}
 			if err == nil || ReasonOf(err) != tc.fails || !strings.Contains(err.Error(), tc.says) {
 				t.Fatalf("%s: %v (%s), want %s %q", tc.reason, err, ReasonOf(err), tc.fails, tc.says)
+			}
+			if got := Answered(err); got != (tc.says == "404") {
+				t.Errorf("%s: that the registry said so is told as %t", tc.reason, got)
 			}
 			text := err.Error()
 			if len(text) > 1000 || strings.Contains(text, "s3cret") || strings.Contains(text, "s1gned") || strings.Contains(text, "internal answer") || strings.Contains(text, "\n") {
