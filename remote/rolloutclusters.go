@@ -41,6 +41,9 @@ type Composition interface {
 	// Unapplied is why not all of a Cluster is applied as it is declared, as a clause for people; empty if it is, or if
 	// that is not known.
 	Unapplied(cluster types.NamespacedName) string
+	// Unread is why a Cluster keeps what is in place where its control plane cannot be read, as a clause for people; empty if
+	// nothing was to be read, or it was.
+	Unread(cluster types.NamespacedName) string
 	// Untold reports whether nobody knows what a Cluster has: it waited for its first revision while all else
 	// was applied, and nothing says what it was made from.
 	Untold(cluster types.NamespacedName) bool
@@ -112,6 +115,8 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 			case reached:
 			case m.idle() != "":
 				c.Blocked, c.Outstanding = true, m.idle()
+			case m.composed.Unread(clusterOf(child)) != "":
+				c.Blocked, c.Outstanding = true, m.composed.Unread(clusterOf(child))
 			case m.composed.Awaited(pin.Revision):
 				c.Blocked, c.Outstanding = true, unfetched(m.from, pin.Revision)
 			}

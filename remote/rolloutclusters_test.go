@@ -32,6 +32,8 @@ type applied struct {
 	awaited []string
 	// unapplied is why they are not applied as declared.
 	unapplied string
+	// unread is why they keep what is in place, as their control planes cannot be read.
+	unread string
 	// idle is why nothing is applied, and reached the revision that they are composed at, for a while.
 	idle, reached string
 	// since is when it reached them, after nothing did.
@@ -52,6 +54,7 @@ func (c compositionsOf) Of(kustomization types.NamespacedName) Composition {
 func (c compositionsOf) OnComposed(func(types.NamespacedName)) {}
 
 func (a applied) Unapplied(types.NamespacedName) string { return a.unapplied }
+func (a applied) Unread(types.NamespacedName) string    { return a.unread }
 
 func (a applied) Lacks(_ types.NamespacedName, revision string) bool {
 	return slices.Contains(a.lacking, revision)
@@ -196,6 +199,8 @@ func TestBlockedCluster(t *testing.T) {
 		"Reached": {"it was given the revision before that, and does not take it", applied{revision: "main@sha1:1", idle: "BuildFailed: no", reached: "main@sha1:2"}, false, ""},
 		"Applied": {"it has all of it", applied{revision: "main@sha1:2", idle: "BuildFailed: no"}, false, ""},
 		"Goes":    {"it is about to be applied", applied{revision: "main@sha1:1"}, false, ""},
+		"Unread":  {"its control plane cannot be read, so that nothing of it is sent", applied{revision: "main@sha1:1", unread: "the webhook is down"}, true, "the webhook is down"},
+		"Given":   {"a part of it was sent before that", applied{revision: "main@sha1:1", unread: "the webhook is down", reached: "main@sha1:2"}, false, ""},
 		"Awaited": {"nobody can fetch it, as the agent began anew", applied{revision: "main@sha1:1", awaited: []string{"main@sha1:2"}}, true, "revision main@sha1:2 of GitRepository fleet has not been fetched yet"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -67,6 +67,8 @@ type composition struct {
 	unapplied map[types.NamespacedName][]string
 	// untold Clusters waited for their first revision while all else was applied, and nothing says what they have.
 	untold map[types.NamespacedName]bool
+	// unread Clusters keep what is in place, each for the reason, as their control planes cannot be read.
+	unread map[types.NamespacedName]string
 	// releases are the HelmReleases that make a Cluster, at the revision that it may have.
 	releases map[types.NamespacedName][]types.NamespacedName
 }
@@ -190,6 +192,15 @@ func (c *Composition) Unapplied(cluster types.NamespacedName) string {
 	return ""
 }
 
+// Unread is why a Cluster keeps what is in place where its control plane cannot be read, as while its provider is down, as a
+// clause for people; empty if nothing was to be read, or it was.
+func (c *Composition) Unread(cluster types.NamespacedName) string {
+	if why := c.state.unread[cluster]; why != "" {
+		return "the Kustomization keeps what is in place: " + why
+	}
+	return ""
+}
+
 // Unpinned reports whether that was applied past the Cluster's pin, as by a version that knows no Rollouts.
 func (c *Composition) Unpinned(cluster types.NamespacedName) bool {
 	return c.state.unpinned[cluster] != ""
@@ -266,6 +277,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		missing: run.composed.missing, inputs: run.inputs.Key(), newest: f.Newest.Revision, source: sourceKey(run.Obj), paths: pathsOf(run.Obj.Spec.Path, run.rendering.Reads.Paths()),
 		declares: map[types.NamespacedName]bool{}, versions: map[string]map[types.NamespacedName]rollout.Versions{}, applied: map[types.NamespacedName]string{},
 		unpinned: run.governed.unpinned, unapplied: map[types.NamespacedName][]string{}, untold: map[types.NamespacedName]bool{}, releases: map[types.NamespacedName][]types.NamespacedName{},
+		unread: map[types.NamespacedName]string{},
 	}
 	for _, from := range append(slices.Collect(maps.Values(f.Older)), f.Newest) {
 		next.versions[from.Revision] = versionsOf(from)
@@ -283,15 +295,24 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		if from, _ := f.At(cluster); from != nil {
 			next.at[cluster], next.releases[cluster] = from.Revision, releasesOf(from.Of(cluster))
 		}
+		if held := run.composed.held[cluster]; held.reason == v1alpha1.ReasonControlPlaneUnreadable {
+			next.unread[cluster] = held.why
+		}
 	}
 	unapplied, changed, going := run.unapplied(complete), setOf(run.changed()), run.going(complete)
 	run.known.mu.Lock()
 	before := run.known.composition
+	for cluster := range next.unread {
+		// What reached it before that stands, as of one whose workers wait for its control plane.
+		if revision := f.Pins[cluster].Revision; before != nil && before.at[cluster] == revision {
+			next.at[cluster] = revision
+		}
+	}
 	for cluster, revision := range next.at {
 		switch {
 		case before != nil && before.at[cluster] == revision:
 			next.came[cluster] = before.came[cluster]
-		case run.known.idle != "":
+		case run.known.idle != "", before != nil && before.unread[cluster] != "":
 			next.came[cluster] = r.Now()
 		case before == nil || before.at[cluster] == "":
 			// The process before this one may have composed nothing for a while: what is not found in place comes only now.

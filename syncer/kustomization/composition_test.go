@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -277,6 +279,54 @@ func TestIdle(t *testing.T) {
 	}
 	if got := s.Composed(s.name()).Idle(); got != "it is suspended" {
 		t.Errorf("it idles: %q", got)
+	}
+}
+
+// TestUnread: what a Cluster is given does not reach it while its control plane cannot be read, which is told, and since when it
+// does. What reached it before that stands.
+func TestUnread(t *testing.T) {
+	const r2 = "main@sha1:2"
+	r := &tier{t: t}
+	ofPlanes("a", "b")(r)
+	r.child("late", "waves="+r2)
+	r.cluster("late", "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LocalControlPlane, name: late}}")
+	r.objects = append(r.objects, controlPlane("late", "v1.35.3"))
+	s := r.take(func(k *kustomizev1.Kustomization) { k.Status.Inventory = refs(entriesOf("a", "b", "late")) })
+	down := ""
+	s.Targets.Local.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if key.Name == down && obj.GetObjectKind().GroupVersionKind().Kind == "LocalControlPlane" {
+				return errors.New("conversion webhook is down")
+			}
+			return c.Get(ctx, key, obj, opts...)
+		},
+	})
+	for _, look := range []struct {
+		down    string
+		reached map[string]time.Time
+	}{
+		{"b", map[string]time.Time{"a": {}, "late": {}}},
+		{"b", map[string]time.Time{"a": {}, "late": {}}},
+		{"late", map[string]time.Time{"a": {}, "b": noon.Add(2 * time.Hour), "late": {}}},
+		{"", map[string]time.Time{"a": {}, "b": noon.Add(2 * time.Hour), "late": {}}},
+	} {
+		down = look.down
+		if end := s.composes(t, fleetOf(t, r2, "a=v1.36.0", "b=v1.36.0", "late=v1.36.0")); end != nil {
+			t.Fatalf("it ended as %+v", end)
+		}
+		s.noteComposition(s.run, true)
+		c := s.Composed(s.name())
+		for _, name := range []string{"a", "b", "late"} {
+			of := types.NamespacedName{Namespace: "apps", Name: name}
+			want, reached := look.reached[name]
+			if is, since := c.Reached(of, r2); is != reached || !since.Equal(want) {
+				t.Errorf("while %q is down, %s is reached: %t, since %s", down, name, is, since)
+			}
+			if why := c.Unread(of); strings.HasSuffix(why, "conversion webhook is down") != (name == down) {
+				t.Errorf("while %q is down, of %s it says %q", down, name, why)
+			}
+		}
+		s.now = s.now.Add(time.Hour)
 	}
 }
 
