@@ -275,6 +275,7 @@ func TestProvenClusterChanges(t *testing.T) {
 		"ScalesFirst":  {"the number may be what it was given", false, "ScalingUp", v1alpha1.ResultUpdating, false},
 		"Replaces":     {"what it was given may be why", false, "Remediating", v1alpha1.ResultSucceeded, false},
 		"Paused":       {"nothing of it changes", true, "", v1alpha1.ResultSucceeded, true},
+		"PausedBefore": {"nor does anybody say that it is in effect again, once it was ill for a moment", true, "", v1alpha1.ResultDegraded, true},
 		"PausedFirst":  {"nobody acts on what it was given", true, "", v1alpha1.ResultUpdating, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +292,11 @@ func TestProvenClusterChanges(t *testing.T) {
 			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: tc.result}
 			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
 			r := &Rollouts{Clusters: clusters.Fixed(cluster), Now: time.Now}
-			if c := r.cluster(t.Context(), o, &moved{spec: &o.Spec, composed: applied{revision: "main@sha1:2"}}, child, pin); c.Ready != tc.ready || c.Rolling == "" {
+			composed := applied{revision: "main@sha1:2"}
+			if tc.paused {
+				composed.outstanding = "the topology of Cluster a is not reconciled: Cluster spec.paused is set to true"
+			}
+			if c := r.cluster(t.Context(), o, &moved{spec: &o.Spec, composed: composed}, child, pin); c.Ready != tc.ready || c.Rolling == "" {
 				t.Errorf("%s: %+v", tc.reason, c)
 			}
 		})

@@ -120,10 +120,16 @@ func (r *Rollouts) cluster(ctx context.Context, o *v1alpha1.Rollout, m *moved, c
 	c := m.cluster(o, child, pin)
 	rolling, replaces := r.rolling(child)
 	if c.Rolling = rolling; m.composed != nil {
+		counts := pin
 		if pin != nil && wasProven(pin) && !replaces {
 			c.Rolling = "" // what is in place counts as it did
+			if rolling == v1alpha1.ReasonPaused {
+				// All of it was in effect, and what says that it is not says only that nobody acts, as the topology of a paused Cluster does.
+				counts = pin.DeepCopy()
+				counts.Result = v1alpha1.ResultSucceeded
+			}
 		}
-		m.ofComposition(ctx, child, pin, &c)
+		m.ofComposition(ctx, child, counts, &c)
 		c.Rolling = rolling
 		c.Ready = c.Ready && asWell(o, pin, c.Below)
 		return c

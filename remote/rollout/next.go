@@ -356,8 +356,8 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
 		case d.skipped(m, m.pin.RolloutRevision):
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
-		case inHand(m.Rolling) && m.changing():
-			m.result(d.now, v1alpha1.ResultDeferred, m.Rolling) // and begins again: nothing is sent to it
+		case inHand(m.Rolling) && (m.changing() || late):
+			m.result(d.now, v1alpha1.ResultDeferred, m.Rolling) // and begins again: nothing is sent to it, also not what mends it
 		case reached && m.Refusal != nil:
 			m.result(d.now, v1alpha1.ResultFailed, m.Refusal.Reason)
 		case !late:

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
@@ -21,6 +23,8 @@ func TestSuspended(t *testing.T) {
 func suspended(t *testing.T, reason, says string) {
 	two := []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}
 	suspend := func(s *story, name string) { s.cluster(name).Rolling = reason }
+	soaks := []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}
+	soaks[0].Soak = &metav1.Duration{Duration: time.Hour}
 	resume := func(s *story, name string) { s.cluster(name).Rolling = "" }
 	tellAll(t, []tale{
 		{name: "before a run", reason: "it is waited for until the deadline, and gets the revision once it is resumed", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
@@ -58,6 +62,29 @@ func suspended(t *testing.T, reason, says string) {
 			s.after(time.Minute)
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "and is ill while its wave soaks", reason: "it is waited for, and is not to blame: nobody acts on it, or sends what mends it", waves: soaks, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1", "canary2")
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			suspend(s, "canary1")
+			s.takes(false, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDegraded)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.held(v1alpha1.ReasonProgressing)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			resume(s, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultSucceeded)
+			s.phase(v1alpha1.RolloutProgressing)
 		}},
 		{name: "and is ready after the run", reason: "it has the revision, and nobody lets it begin again", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.commit(second)
