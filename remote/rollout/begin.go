@@ -69,6 +69,7 @@ func (d *decision) goesBack(m *member) bool {
 
 // begin gives revisions to clusters while there are places.
 func (d *decision) begin() {
+	d.goOn()
 	if d.retrying {
 		return
 	}
@@ -126,6 +127,24 @@ func (d *decision) begin() {
 				room--
 			}
 			d.start(m, *d.goal(m))
+		}
+	}
+}
+
+// goOn takes up clusters that a person paused or suspended in the middle of what they were given, and has let go. That
+// stood in them meanwhile, so that they change again in any case, whatever window, places or hold there are: they have a
+// deadline from now on, and who begins besides finds their places taken.
+func (d *decision) goOn() {
+	for _, members := range d.members {
+		for _, m := range members {
+			goal := d.goal(m)
+			if goal == nil || !m.has(goal.RolloutRevision) || !m.suspended() || inHand(m.Rolling) || !m.Unreachable.IsZero() {
+				continue
+			}
+			d.start(m, *goal)
+			if d.facts.Room > 0 {
+				d.facts.Room--
+			}
 		}
 	}
 }

@@ -166,6 +166,11 @@ func (c *cluster) leftAlone() string {
 	return ""
 }
 
+// wasInHand reports whether a cluster was put off because a person paused or suspended it.
+func wasInHand(pin *v1alpha1.ChildRollout) bool {
+	return pin != nil && pin.Result == v1alpha1.ResultDeferred && (pin.Reason == v1alpha1.ReasonSuspended || pin.Reason == v1alpha1.ReasonPaused)
+}
+
 // waveOf is the wave of a cluster under the terms that are in force.
 func waveOf(terms []v1alpha1.RolloutWave, c *cluster) int {
 	return slices.IndexFunc(terms, func(w v1alpha1.RolloutWave) bool {
@@ -192,15 +197,17 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 	for _, c := range f.clusters {
 		after[c.name] = c.pin
 	}
-	// Who was changing already has its place, whatever it is given now: it does not enter.
-	started, entered := map[string]bool{}, map[string]bool{}
+	// Who was changing already has its place, whatever it is given now: it does not enter. Nor does who goes on by itself, as
+	// a person had it in hand, and lets it go.
+	started, entered, wentOn := map[string]bool{}, map[string]bool{}, 0
 	for _, p := range d.Pins {
 		pin := p.ChildRollout
 		was := after[p.Cluster]
 		after[p.Cluster] = &pin
 		if moved := was == nil || was.Revision != pin.Revision; pin.Result == v1alpha1.ResultUpdating && pin.Since.Time.Equal(f.now) && (moved || was.Result != v1alpha1.ResultUpdating) {
-			started[p.Cluster] = true
-			if was == nil || was.Result != v1alpha1.ResultUpdating {
+			if started[p.Cluster] = true; !moved && wasInHand(was) && !f.cluster(p.Cluster).suspended {
+				wentOn++
+			} else if was == nil || was.Result != v1alpha1.ResultUpdating {
 				entered[p.Cluster] = true
 			}
 		} else if moved && (was != nil && !f.cluster(p.Cluster).unpinned || pin.Revision != f.cluster(p.Cluster).runs) {
@@ -210,18 +217,23 @@ func (f *fleet) right(before *v1alpha1.RolloutStatus, d rollout.Decision) error 
 			return fmt.Errorf("%s got %s, which no run named", p.Cluster, pin.Revision)
 		}
 	}
-	if f.room >= 0 && len(entered) > f.room {
+	if f.room >= 0 && len(entered) > max(f.room-wentOn, 0) {
 		return fmt.Errorf("%d clusters began with room for %d", len(entered), f.room)
 	}
-	if f.spec.Suspend && len(started) > 0 {
+	if f.spec.Suspend && len(started) > wentOn {
 		return fmt.Errorf("%d clusters began while suspended", len(started))
 	}
-	if f.blocked && len(started) > 0 {
+	if f.blocked && len(started) > wentOn {
 		return fmt.Errorf("%d clusters began while nothing reaches them", len(started))
 	}
 	for _, c := range f.clusters {
 		if p := after[c.name]; c.facts().Blocked && p.Revision == c.pin.Revision && p.Reason == v1alpha1.ReasonDeadlineExceeded && p.Since.Time.Equal(f.now) && c.pin.Result != v1alpha1.ResultFailed {
 			return fmt.Errorf("%s failed at %s, which does not reach it", c.name, p.Revision)
+		}
+		w, p := waveOf(terms, c), after[c.name]
+		if begun := run != nil && run.Phase == v1alpha1.RolloutProgressing && w >= 0 && (w < int(run.Wave) || w == int(run.Wave) && run.Begun); begun && p != nil && p.Revision == run.Revision && wasInHand(p) &&
+			!c.suspended && c.lost.IsZero() && !c.without(run.Revision) && !c.unpinned && (terms[w].Approval != v1alpha1.ApprovalRequired || f.approved[terms[w].Name+run.Revision]) {
+			return fmt.Errorf("%s was let go, changes to %s, and has no deadline", c.name, p.Revision)
 		}
 	}
 	members, changing, begins := make([]int, len(terms)), make([]int, len(terms)), make([]int, len(terms))

@@ -23,6 +23,7 @@ func TestSuspended(t *testing.T) {
 func suspended(t *testing.T, reason, says string) {
 	two := []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}
 	suspend := func(s *story, name string) { s.cluster(name).Rolling = reason }
+	one := []v1alpha1.RolloutWave{wave("canary", 1, 0), wave("rest", 1, 0)}
 	soaks := []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}
 	soaks[0].Soak = &metav1.Duration{Duration: time.Hour}
 	resume := func(s *story, name string) { s.cluster(name).Rolling = "" }
@@ -85,6 +86,38 @@ func suspended(t *testing.T, reason, says string) {
 			s.decide()
 			s.result("canary1", v1alpha1.ResultSucceeded)
 			s.phase(v1alpha1.RolloutProgressing)
+		}},
+		{name: "and its place was given to another", reason: "it goes on by itself once it is resumed, and has a deadline", waves: one, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary2")
+			suspend(s, "canary2")
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			resume(s, "canary2")
+			s.decide()
+			s.result("canary2", v1alpha1.ResultUpdating)
+			s.takes(true, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "and the window is shut", reason: "it changes all the same once it is resumed, and fails as any other", waves: one, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.Window = &v1alpha1.RolloutWindow{Cron: "0 8 * * *", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Europe/Paris"}
+			s.after(9*time.Hour + 41*time.Minute + 40*time.Second) // 8:55 there
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary1")
+			suspend(s, "canary1")
+			s.decide()
+			s.after(6 * time.Minute)
+			s.spec.Suspend = true
+			resume(s, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
 		}},
 		{name: "and is ready after the run", reason: "it has the revision, and nobody lets it begin again", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.commit(second)
