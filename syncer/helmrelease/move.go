@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/release/common"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -45,7 +46,10 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 		return refuse(err)
 	}
 	change := target.Compare(before, run.target, local.Cluster)
-	if change == target.Unidentified && obj.Status.StorageNamespace != "" {
+	switch {
+	case obj.Status.StorageNamespace == "":
+		change = target.Same // nothing was installed
+	case change == target.Unidentified:
 		// The release itself tells what the clusters do not.
 		same, err := r.has(ctx, obj, run.target)
 		if err != nil {
@@ -136,9 +140,6 @@ func (r *Reconciler) isOther(ctx context.Context, obj *helmv2.HelmRelease, ref t
 // what was installed in one cluster must never count as that of the next.
 func (r *Reconciler) leave(ctx context.Context, run *run, why string) error {
 	obj := run.Obj
-	if obj.Status.StorageNamespace == "" {
-		return nil // nothing was installed
-	}
 	objects := 0
 	if i := obj.Status.Inventory; i != nil {
 		objects = len(i.Entries)
@@ -216,8 +217,8 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref, 
 }
 
 // clustersOf are the Clusters of the release that a cluster has. Helm's storage there tells of them where there is no
-// inventory. If that of another cluster cannot be read, as it is gone, it is what would be installed now: nothing else
-// would be built a second time.
+// inventory. If that of another cluster cannot be read, as it is gone, none are left of what was uninstalled, and else it
+// is what would be installed now: nothing else would be built a second time.
 func (r *Reconciler) clustersOf(ctx context.Context, run *run, at target.Ref) ([]inventory.Entry, error) {
 	obj := run.Obj
 	var entries []inventory.Entry
@@ -232,6 +233,9 @@ func (r *Reconciler) clustersOf(ctx context.Context, run *run, at target.Ref) ([
 		entries, err = r.contents(ctx, obj, at)
 	}
 	if err != nil && !at.Local() {
+		if latest := obj.Status.History.Latest(); latest != nil && latest.Status == common.StatusUninstalled.String() {
+			return nil, nil
+		}
 		objects, unrendered := r.Releases.Declares(ctx, release.Request{
 			Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory, Chart: run.chart,
 			Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx),

@@ -21,6 +21,7 @@ import (
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"helm.sh/helm/v4/pkg/release/common"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -897,6 +898,12 @@ func TestMoveStepNoInventory(t *testing.T) {
 		away(h)
 		recordAt(h, "way", "before")
 	}
+	undone := func(change func(*helmv2.HelmRelease)) func(*helmv2.HelmRelease) {
+		return func(h *helmv2.HelmRelease) {
+			change(h)
+			h.Status.History[0].Status = common.StatusUninstalled.String()
+		}
+	}
 	cluster := inventory.Entry{Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2", Namespace: "apps", Name: "prod"}
 	config := inventory.Entry{Kind: "ConfigMap", Version: "v1", Namespace: "apps", Name: "prod"}
 	for name, tc := range map[string]struct {
@@ -916,6 +923,13 @@ func TestMoveStepNoInventory(t *testing.T) {
 		"ReplacedCluster": {"the former may run on, with the Cluster", rebuilt, []inventory.Entry{config}, []inventory.Entry{cluster}, nil,
 			v1alpha1.ReasonPruneBlocked},
 		"LostUnknown": {"nor what would be installed", lost, nil, nil, nil, v1alpha1.ReasonPruneBlocked},
+		"NothingInstalled": {"there was no release in the former", func(h *helmv2.HelmRelease) {
+			rebuilt(h)
+			h.Status.StorageNamespace, h.Status.History = "", nil
+		}, nil, nil, nil, ""},
+		"Uninstalled":     {"a failed install was remedied, and its cluster built anew", undone(rebuilt), nil, nil, nil, ""},
+		"UninstalledLost": {"or is gone", undone(lost), nil, nil, nil, ""},
+		"Begun":           {"an install that was begun since is not on record", undone(away), []inventory.Entry{cluster}, nil, []string{"prod"}, v1alpha1.ReasonPruneBlocked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) {
