@@ -238,11 +238,12 @@ func (r *Reconciler) clustersOf(ctx context.Context, run *run, at target.Ref) ([
 		}
 		objects, unrendered := r.Releases.Declares(ctx, release.Request{
 			Object: obj, OCIDigest: run.ociDigest, Values: run.values, Memory: run.memory, Chart: run.chart,
-			Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx),
+			Cluster: run.cluster, Redact: run.redact, Log: log.FromContext(ctx), Unserved: true,
 		})
-		if unrendered == nil {
-			entries, err = inventory.OfAll(objects), nil
+		if unrendered != nil {
+			return nil, fmt.Errorf("%w, and what would be installed cannot be rendered: %w", err, unrendered)
 		}
+		entries, err = inventory.OfAll(objects), nil
 	}
 	if err != nil {
 		return nil, err

@@ -956,6 +956,10 @@ func TestMoveStepNoInventory(t *testing.T) {
 			if keeps := s.Obj.Status.StorageNamespace != ""; keeps != stalls {
 				t.Errorf("%s: it keeps what is on record: %t", tc.reason, keeps)
 			}
+			held := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+			if unrendered := stalls && tc.stored == nil && tc.declared == nil; unrendered && (held == nil || !strings.Contains(held.Message, "no such kind")) {
+				t.Errorf("%s: it is told as held: %v", tc.reason, held)
+			}
 		})
 	}
 }

@@ -37,7 +37,7 @@ var _ actor = (*helm)(nil)
 func newHelm(ctx context.Context, n *run, s *session, custom readers, wrote func(*helmrelease.Release)) *helm {
 	h := &helm{run: n, session: s, logs: newLogs(n.log, n.Now, n.req.Redact)}
 	h.client = newKubeClient(ctx, s, n.guard, h.logs, n.namespace, custom, n.Now)
-	h.client.firstSync = n.req.FirstSync
+	h.client.firstSync, h.client.unserved = n.req.FirstSync, n.aside && n.req.Unserved
 	// An action that was cancelled records its end.
 	h.watch = &observer{Driver: helmStore{s, n.memory}.driver(context.WithoutCancel(ctx), n.storageNamespace), wrote: wrote}
 	releases := storage.Init(h.watch)

@@ -47,6 +47,8 @@ type kubeClient struct {
 	former int
 	// unbuilt is why the last text could not be built; nil if it was. Helm does not tell in each case.
 	unbuilt error
+	// unserved: nothing is built, because only the text is asked for, whose kinds need not be served.
+	unserved bool
 	// spared is what the action would have deleted.
 	spared *verdicts
 }
@@ -81,6 +83,9 @@ func (k *kubeClient) IsReachable() error {
 func (k *kubeClient) Build(r io.Reader, validate bool) (list kube.ResourceList, err error) {
 	defer func() { k.unbuilt = err }()
 	defer recovered(&err)
+	if k.unserved {
+		return nil, nil
+	}
 	text, err := io.ReadAll(r)
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -32,7 +33,7 @@ import (
 const widgets = "shop.io"
 
 // smallServer is an API server that has ConfigMaps, PersistentVolumeClaims and Widgets, which are
-// read, applied and deleted by the name of their path.
+// read, applied and deleted by the name of their path. It has no Secrets.
 type smallServer struct {
 	objects map[string]*unstructured.Unstructured
 	// after is called when a request has its answer; it may be nil.
@@ -93,12 +94,17 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 		return http.StatusOK, groups
 	case "/api/v1":
 		return resources("v1", metav1.APIResource{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true},
-			metav1.APIResource{Name: "persistentvolumeclaims", SingularName: "persistentvolumeclaim", Kind: "PersistentVolumeClaim", Namespaced: true})
+			metav1.APIResource{Name: "persistentvolumeclaims", SingularName: "persistentvolumeclaim", Kind: "PersistentVolumeClaim", Namespaced: true},
+			metav1.APIResource{Name: "secrets", SingularName: "secret", Kind: "Secret", Namespaced: true})
 	case "/apis/apiregistration.k8s.io/v1":
 		return resources("apiregistration.k8s.io/v1", metav1.APIResource{Name: "apiservices", SingularName: "apiservice", Kind: "APIService"})
 	case "/apis/apiregistration.k8s.io/v1/apiservices":
 		return http.StatusOK, map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIServiceList", "items": []any{}}
-	case "/apis/apiextensions.k8s.io/v1/customresourcedefinitions":
+	case "/readyz":
+		return http.StatusOK, "ok"
+	case "/version":
+		return http.StatusOK, version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.0"}
+	case "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/api/v1/namespaces/apps/secrets":
 		return http.StatusOK, map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": []any{}}
 	}
 	if s.noWidgets && strings.HasPrefix(r.URL.Path, "/apis/"+widgets+"/") {

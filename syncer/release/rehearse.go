@@ -16,7 +16,7 @@ import (
 // Declares renders what a release would have if it were made now: its manifest and its
 // hooks. Nothing is written, no definition of the chart either, so that a chart whose
 // objects are of kinds that it defines itself cannot be rendered before its first
-// install. The object of the request may not exist yet; its status is not changed.
+// install, but for who asks so (Request.Unserved). The object of the request may not exist yet; its status is not changed.
 func (r *Releases) Declares(ctx context.Context, req Request) (objects []*unstructured.Unstructured, err error) {
 	defer func() {
 		if p := recover(); p != nil {

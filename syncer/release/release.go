@@ -99,6 +99,9 @@ type Request struct {
 	// Keep is told what goes later without a person, with its Cluster or after another one,
 	// whenever that was judged; nil if nothing does. It may be nil itself.
 	Keep func(*v1alpha1.HeldKept)
+	// Unserved: Declares tells what a release would have also where the cluster does not serve all kinds of it. A
+	// chart may define them itself.
+	Unserved bool
 }
 
 // Outcome is when to look at a HelmRelease again.
