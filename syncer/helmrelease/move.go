@@ -46,10 +46,12 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 		return refuse(err)
 	}
 	change := target.Compare(before, run.target, local.Cluster)
+	// Who removes the record of a cluster that is gone, as a held move says, does not say that the status is about the next one.
+	letGo := before == nil && heldMove(obj)
 	switch {
 	case obj.Status.StorageNamespace == "":
 		change = target.Same // nothing was installed
-	case change == target.Unidentified:
+	case change == target.Unidentified, letGo:
 		// The release itself tells what the clusters do not.
 		same, err := r.has(ctx, obj, run.target)
 		if err != nil {
@@ -59,19 +61,20 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 			change = target.Same
 		}
 	}
-	switch change {
-	case target.Moved:
+	switch {
+	case change == target.Moved && letGo:
+		err = r.leave(ctx, run, "the record of the former cluster was removed")
+	case change == target.Moved:
 		if refused := r.holdMove(ctx, run, *before, takeBack); refused != nil {
 			return refused
 		}
 		err = r.leave(ctx, run, "spec.kubeConfig leads to another cluster than before")
-	case target.Replaced:
+	case change == target.Replaced:
 		// The former cluster may run on, and only its kubeconfig be another one.
 		if refused := r.holdMove(ctx, run, *before, fmt.Sprintf("have %s %s lead to that one again", run.target.Kind, run.target.Name)); refused != nil {
 			return refused
 		}
 		err = r.leave(ctx, run, fmt.Sprintf("the cluster that %s %s leads to is another one now", run.target.Kind, run.target.Name))
-	case target.Same, target.Unidentified:
 	}
 	if err != nil {
 		return refuse(err)
@@ -160,9 +163,15 @@ const (
 	takeBack       = "take back the change of spec.kubeConfig"
 )
 
+// heldMove reports whether a move is held.
+func heldMove(obj *helmv2.HelmRelease) bool {
+	c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+	return c != nil && strings.HasPrefix(c.Message, willNotInstall)
+}
+
 // unholdMove ends the hold of a move, if there is one.
 func unholdMove(obj *helmv2.HelmRelease) {
-	if c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition); c != nil && strings.HasPrefix(c.Message, willNotInstall) {
+	if heldMove(obj) {
 		status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
 	}
 }

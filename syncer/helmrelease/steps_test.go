@@ -808,6 +808,14 @@ func TestMoveStep(t *testing.T) {
 			away(h)
 			holding(h, willNotInstall+"Cluster/apps/prod in another cluster")
 		})), "there", nil, nil, "", true, "there", 0},
+		"LetGo": {"a person removed the record of the former cluster, as the hold says", installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) {
+			away(h)
+			holding(h, willNotInstall+"Cluster/apps/prod in another cluster")
+		}), "there", nil, nil, "", false, "there", 1},
+		"LetGoThere": {"and the release is there", installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) {
+			away(h)
+			holding(h, willNotInstall+"Cluster/apps/prod in another cluster")
+		}), "there", func(local bool) bool { return !local }, nil, "", true, "there", 0},
 		"ReplacedCluster": {"the former may run on, with the Cluster", installed(clusterapi.Cluster, recorded("way", "before", away)), "there", nil, nil,
 			v1alpha1.ReasonPruneBlocked, true, "before", 0},
 	} {
