@@ -119,7 +119,7 @@ func older[T sourceObject](ctx context.Context, s *Sources, kind sourceKind[T], 
 			got, err = fetchExactly(ctx, kind, key, obj, &meta.Artifact{Revision: revision})
 		}
 		if suspended && (err == nil || refused != nil || source.Answered(err)) {
-			s.Snapshots.Hear(key) // its newest revision, which would tell, is not asked for
+			s.Snapshots.Answer(key) // its newest revision, which would tell, is not asked for
 		}
 		if err == nil {
 			s.Snapshots.Keep(key, got.snapshot)

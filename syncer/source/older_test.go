@@ -64,8 +64,8 @@ func TestRetained(t *testing.T) {
 	}
 	s.Silence(key)
 	s.Fail(key, "main@sha1:3", errors.New("it does not answer"))
-	if s.Hear(key); s.Silent(key) || s.Failure(key, "main@sha1:3") != nil {
-		t.Errorf("once it is heard: silent %t, %v", s.Silent(key), s.Failure(key, "main@sha1:3"))
+	if s.Answer(key); s.Silent(key) || s.Failure(key, "main@sha1:3") != nil {
+		t.Errorf("once it answers: silent %t, %v", s.Silent(key), s.Failure(key, "main@sha1:3"))
 	}
 	if err := errors.New("not on the branch"); !s.Fail(key, "main@sha1:3", err) || s.Failure(key, "main@sha1:3") == nil {
 		t.Error("what it says after that is not told")

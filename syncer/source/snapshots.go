@@ -63,7 +63,7 @@ func (s *Snapshots) Put(key Key, snapshot *Snapshot) { s.PutAs(key, snapshot, ""
 func (s *Snapshots) PutAs(key Key, snapshot *Snapshot, recorded string) {
 	s.mu.Lock()
 	old := s.snapshots[key]
-	s.heard(key)
+	s.answered(key)
 	if delete(s.recorded, key); snapshot == nil {
 		delete(s.snapshots, key)
 	} else {
@@ -85,7 +85,7 @@ func (s *Snapshots) PutAs(key Key, snapshot *Snapshot, recorded string) {
 	}
 }
 
-// Silence records that a source cannot be fetched, until its next snapshot is, or its server is heard: what is there of it may be of before, and that
+// Silence records that a source cannot be fetched, until its next snapshot is, or its server answers: what is there of it may be of before, and that
 // one of its revisions is missing says nothing of that.
 func (s *Snapshots) Silence(key Key) {
 	s.mu.Lock()
@@ -96,15 +96,15 @@ func (s *Snapshots) Silence(key Key) {
 	s.silent[key] = true
 }
 
-// Hear records that the server of a source answers, whose newest revision nobody asks for, as it is suspended.
-func (s *Snapshots) Hear(key Key) {
+// Answer records that the server of a source answers, whose newest revision nobody asks for, as it is suspended.
+func (s *Snapshots) Answer(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard(key)
+	s.answered(key)
 }
 
-// heard takes back that a source could not be fetched. The store is locked.
-func (s *Snapshots) heard(key Key) {
+// answered takes back that a source could not be fetched. The store is locked.
+func (s *Snapshots) answered(key Key) {
 	if s.silent[key] {
 		delete(s.silent, key)
 		s.older.unfailed(key)
