@@ -140,7 +140,8 @@ func TestManyOldValues(t *testing.T) {
 	if got := secretsOf(&helmrelease.Release{Config: many("o")}, obj); len(got) != 100_000 {
 		t.Errorf("%d values are secret, want all", len(got))
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	// Each held against each other one is many minutes. A second is usual, and ten on a busy machine.
+	if took := time.Since(start); took > 2*time.Minute {
 		t.Errorf("it took %s", took)
 	}
 }
