@@ -126,8 +126,11 @@ func TestHints(t *testing.T) {
 			object := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: "armed"}}
 			f.patch(t, object, map[string]any{"spec": map[string]any{"suspend": true}})
 			f.reconciled(t, "armed")
-			f.push(t, map[string]string{"own/note.yaml": noteNamed("own", "k", "three")})
+			// The parent sees the push while the child is suspended, and not after that.
+			pushed := f.push(t, map[string]string{"own/note.yaml": noteNamed("own", "k", "three")})
 			post(t)
+			f.fetched(t, pushed)
+			f.reconciled(t, "armed")
 			f.patch(t, object, map[string]any{"spec": map[string]any{"suspend": false}})
 			f.reconciled(t, "armed")
 			f.push(t, map[string]string{"own/note.yaml": noteNamed("own", "k", "four")})

@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/e2e/scenario"
@@ -29,17 +26,11 @@ const (
 	patience = 2 * time.Minute
 )
 
-// good are the tenants that mean no harm.
+// good are the tenants that mean no harm. Their forge, their commits and what sees these arrive
+// are a process of their own, the neighbour.
 type good struct {
 	*stand
-	mu sync.Mutex
-	// has is the value of each one's object, changed is closed when one changes.
-	has     map[string]string
-	changed chan struct{}
-	// times from a commit to the object, by whether kustomize builds it.
-	times map[bool][]time.Duration
-	// late are commits that did not arrive.
-	late []string
+	*neighbour
 }
 
 func goodName(i int) string { return fmt.Sprintf("good-%02d", i) }
@@ -52,131 +43,31 @@ func goodFiles(i int, value string) tree {
 	return files
 }
 
-// begin makes the good tenants, and waits until each has its object.
-func (s *stand) begin(t *testing.T, ctx context.Context) *good {
+// begin makes the good tenants.
+func (s *stand) begin(t *testing.T, n *neighbour) *good {
 	t.Helper()
-	g := &good{stand: s, has: map[string]string{}, changed: make(chan struct{}), times: map[bool][]time.Duration{}}
-	go g.follow(ctx)
 	for i := range goodTenants {
 		ns := goodName(i)
-		if err := s.repository(ctx, ns, goodFiles(i, "begin")); err != nil {
+		if err := s.repository(t.Context(), ns, goodFiles(i, "begin")); err != nil {
 			t.Fatal(err)
 		}
-		text := s.tenant(ns, "http://"+s.forge+"/"+ns+".git") + "---\n" + strings.ReplaceAll(strings.ReplaceAll(kustomizationOf(""), "$ns", ns), "name: bad", "name: app")
-		if err := stage.Apply(ctx, s.client, text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range goodTenants {
-		if err := g.wait(ctx, goodName(i), "begin"); err != nil {
+		text := s.tenant(ns, "http://"+n.forge+"/"+ns+".git") + "---\n" + strings.ReplaceAll(strings.ReplaceAll(kustomizationOf(""), "$ns", ns), "name: bad", "name: app")
+		if err := stage.Apply(t.Context(), s.client, text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return g
-}
-
-func (g *good) follow(ctx context.Context) {
-	for ctx.Err() == nil {
-		w, err := g.client.Watch(ctx, &corev1.ConfigMapList{}, client.MatchingLabels{"good": "yes"})
-		if err != nil {
-			continue // the API server refuses none for long
-		}
-		for e := range w.ResultChan() {
-			if o, ok := e.Object.(*corev1.ConfigMap); ok {
-				g.mu.Lock()
-				g.has[o.Namespace] = o.Data["k"]
-				close(g.changed)
-				g.changed = make(chan struct{})
-				g.mu.Unlock()
-			}
-		}
-	}
-}
-
-// wait waits until a tenant's object has a value.
-func (g *good) wait(ctx context.Context, ns, value string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		g.mu.Lock()
-		has, changed := g.has[ns], g.changed
-		g.mu.Unlock()
-		if has == value {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s has %q, not %q, after %s", ns, has, value, patience)
-		case <-changed:
-		}
-	}
-}
-
-// commits has the tenants commit, one after the other, in rounds, until there were
-// enough rounds or, with none, until the context ends.
-func (g *good) commits(ctx context.Context, when string, rounds int) {
-	var all sync.WaitGroup
-	for c := range committers {
-		all.Go(func() {
-			turn := time.NewTicker(commitEach)
-			defer turn.Stop()
-			for round := 0; rounds == 0 || round < rounds; round++ {
-				for i := c; i < goodTenants; i += committers {
-					if ctx.Err() != nil {
-						return
-					}
-					g.one(ctx, i, fmt.Sprintf("%s-%d", when, round))
-					select {
-					case <-turn.C:
-					case <-ctx.Done():
-					}
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
-// one commit, and how long it takes from when it is in the repository, whose forge
-// tells the agent, to when the object has it.
-func (g *good) one(ctx context.Context, i int, value string) {
-	ns := goodName(i)
-	// A git that is killed leaves the repository locked.
-	err := g.commit(context.WithoutCancel(ctx), ns, goodFiles(i, value), next)
-	begin := time.Now()
-	if err == nil {
-		o := stage.Object("source.toolkit.fluxcd.io/v1", "GitRepository")
-		o.SetNamespace(ns)
-		o.SetName("git")
-		err = g.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"reconcile.fluxcd.io/requestedAt":%q}}}`, value)))
-	}
-	if err == nil {
-		err = g.wait(ctx, ns, value)
-	}
-	if ctx.Err() != nil {
-		return // nobody waits for it any more
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err != nil {
-		g.late = append(g.late, err.Error())
-	}
-	g.times[i%2 == 1] = append(g.times[i%2 == 1], time.Since(begin))
+	return &good{stand: s, neighbour: n}
 }
 
 // pace is how long commits took.
 type pace struct{ all, plain, kustomize []time.Duration }
 
-// since are the times since it was asked last.
-func (g *good) since() pace {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	p := pace{plain: g.times[false], kustomize: g.times[true]}
-	p.all = slices.Concat(p.plain, p.kustomize)
+// paceOf are the times that the neighbour tells.
+func paceOf(told arrivals) pace {
+	p := pace{all: slices.Concat(told.Plain, told.Kustomize), plain: told.Plain, kustomize: told.Kustomize}
 	for _, times := range [][]time.Duration{p.all, p.plain, p.kustomize} {
 		slices.Sort(times)
 	}
-	g.times = map[bool][]time.Duration{}
 	return p
 }
 

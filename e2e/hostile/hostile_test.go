@@ -42,21 +42,21 @@ func TestHostileTenants(t *testing.T) {
 	long := os.Getenv("CASCADE_HOSTILE") != ""
 	all := chosen(t, s.outside, !long)
 	weight := s.start(t)
-	s.forge = s.startForge(t)
-	giveWay(t)
+	n := s.startNeighbour(t)
+	if long {
+		giveWay(t) // beside other scenarios, which take all of the machine, they would not answer in time
+	}
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
-	g := s.begin(t, ctx)
+	g := s.begin(t, n)
 	rounds := 4
 	if long && os.Getenv("CASCADE_HOSTILE_QUICK") == "" {
 		rounds = 20
 	}
-	g.commits(ctx, "warm", 1)
-	g.since()
+	g.commits(ctx, t, "warm", 1)
 	weight.since()
 	costs := s.watchCost(ctx)
-	g.commits(ctx, "quiet", rounds)
-	quiet := g.since()
+	quiet := g.commits(ctx, t, "quiet", rounds)
 	costs.since(t, "quiet")
 	quietPeak, _ := weight.since()
 	t.Logf("quiet: %s; peak %d MiB", quiet, quietPeak>>20)
@@ -64,7 +64,8 @@ func TestHostileTenants(t *testing.T) {
 	v := follow(ctx, s.client)
 	background, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
-	go func() { defer close(done); g.commits(background, "waves", 0) }()
+	var waves pace
+	go func() { defer close(done); waves = g.commits(background, t, "waves", 0) }()
 	worst := int64(0)
 	begun := map[string]time.Time{}
 	for begin := 0; begin < len(all); begin += wave {
@@ -80,15 +81,12 @@ func TestHostileTenants(t *testing.T) {
 	results := v.results(t, all, begun)
 	stop()
 	<-done
-	waves := g.since()
 	costs.since(t, "while fixtures come")
 	t.Logf("while fixtures come: %s", waves)
-	g.commits(ctx, "beside", rounds)
-	beside := g.since()
+	beside := g.commits(ctx, t, "beside", rounds)
 	costs.since(t, "beside all fixtures")
 	t.Logf("beside all fixtures: %s", beside)
-	s.again(t, all, g, rounds)
-	again := g.since()
+	again := s.again(t, all, g, rounds)
 	costs.since(t, "while all fixtures are tried again")
 	peak, parts := weight.since()
 	worst = max(worst, peak)
@@ -193,7 +191,7 @@ func (v *verdicts) await(ctx context.Context, f fixture) verdict {
 }
 
 // again asks all fixtures to try again while the good tenants commit.
-func (s *stand) again(t *testing.T, all []fixture, g *good, rounds int) {
+func (s *stand) again(t *testing.T, all []fixture, g *good, rounds int) pace {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -213,9 +211,10 @@ func (s *stand) again(t *testing.T, all []fixture, g *good, rounds int) {
 			}
 		}
 	}()
-	g.commits(ctx, "again", rounds)
+	took := g.commits(ctx, t, "again", rounds)
 	stop()
 	<-done
+	return took
 }
 
 // compare tells the commits beside the hostile tenants and without them.

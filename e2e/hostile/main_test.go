@@ -12,8 +12,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if root := os.Getenv(forgeRoot); root != "" {
-		if err := serveForge(root); err != nil {
+	if root := os.Getenv(neighbourRoot); root != "" {
+		if err := serveNeighbour(root); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -3,16 +3,15 @@ package hostile
 import (
 	"os"
 	"strconv"
-	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
-// lowest is the lowest priority, below that of the agent's workers.
-const lowest = 19
-
 // giveWay lets the hostile servers, and the tenants who push, which are all in this process and its
-// children, take what the agent, its API server and the forge of the good tenants leave of the
-// processors: they stand for other machines. It is called when these run. Threads have the priority
+// children, take what the agent, its API server and the good tenants leave of the processors: they
+// stand for other machines. What is only nice keeps a processor for milliseconds from each that
+// wakes; what is idle for none. It is called when these run. Threads and processes have the policy
 // of the one that began them.
 func giveWay(t *testing.T) {
 	t.Helper()
@@ -25,7 +24,7 @@ func giveWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := syscall.Setpriority(syscall.PRIO_PROCESS, id, lowest); err != nil {
+		if err := unix.SchedSetAttr(id, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0); err != nil {
 			t.Logf("cannot lower the priority of a thread, which may have ended: %v", err)
 		}
 	}

@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
@@ -84,23 +85,28 @@ func endless(begin, piece string) http.HandlerFunc {
 }
 
 // bombing answers with a beginning and four gigabytes of spaces, gzipped, to whom asks
-// for it or not.
+// for that or not. It is made once, as who means harm would, and costs the server nothing.
 func bombing(begin string) http.HandlerFunc {
+	first, more := gzipped(begin), gzipped(strings.Repeat(" ", 1<<20))
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
 		w.Header().Set("Content-Type", "application/json")
-		gz, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
-		if err != nil {
-			return
-		}
-		_, _ = io.WriteString(gz, begin)
-		spaces := strings.Repeat(" ", 1<<16)
-		for range 1 << 16 {
-			if _, err := io.WriteString(gz, spaces); err != nil || r.Context().Err() != nil {
+		_, _ = w.Write(first)
+		for range 1 << 12 {
+			if _, err := w.Write(more); err != nil || r.Context().Err() != nil {
 				return
 			}
 		}
 	}
+}
+
+// gzipped is a text as a member of a gzip file. What reads one member reads all that follow.
+func gzipped(text string) []byte {
+	var b bytes.Buffer
+	gz := gzip.NewWriter(&b)
+	_, _ = io.WriteString(gz, text) // a buffer takes all
+	_ = gz.Close()
+	return b.Bytes()
 }
 
 // leads redirects everything to another address.

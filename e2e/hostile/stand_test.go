@@ -29,8 +29,6 @@ type stand struct {
 	plane   *stage.Tier
 	client  client.WithWatch
 	outside *outside
-	// forge is the address of the good tenants' repositories.
-	forge string
 	// run is the directory of everything.
 	run   string
 	agent *stage.Agent
@@ -98,7 +96,7 @@ func (s *stand) repository(ctx context.Context, name string, files tree) error {
 	if err := os.CopyFS(bare, os.DirFS(s.bare(empty))); err != nil {
 		return fmt.Errorf("cannot copy the empty repository: %w", err)
 	}
-	return s.commit(ctx, name, files, "")
+	return commit(ctx, bare, files, "")
 }
 
 func (s *stand) bare(name string) string { return filepath.Join(s.run, "git", name+".git") }
@@ -106,8 +104,8 @@ func (s *stand) bare(name string) string { return filepath.Join(s.run, "git", na
 // next goes on with the branch as it is.
 const next = "from refs/heads/main^0\n"
 
-// commit adds files to a repository by one process of git. Commits of people cost six.
-func (s *stand) commit(ctx context.Context, name string, files tree, from string) error {
+// commit adds files to a bare repository by one process of git. Commits of people cost six.
+func commit(ctx context.Context, bare string, files tree, from string) error {
 	var in bytes.Buffer
 	fmt.Fprintf(&in, "commit refs/heads/main\ncommitter Tenant <tenant@example.com> 1767225600 +0000\ndata 6\nChange\n%s", from)
 	for file, text := range files {
@@ -117,11 +115,11 @@ func (s *stand) commit(ctx context.Context, name string, files tree, from string
 		}
 		fmt.Fprintf(&in, "M %s inline %s\ndata %d\n%s\n", mode, file, len(text), text)
 	}
-	cmd := exec.CommandContext(ctx, "git", "--git-dir="+s.bare(name), "fast-import", "--quiet")
+	cmd := exec.CommandContext(ctx, "git", "--git-dir="+bare, "fast-import", "--quiet")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null"}
 	cmd.Stdin = &in
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot commit to repository %s: %w: %s", name, err, out)
+		return fmt.Errorf("cannot commit to repository %s: %w: %s", bare, err, out)
 	}
 	return nil
 }

@@ -317,11 +317,12 @@ func TestCauses(t *testing.T) {
 	if err := c.Load(t.Context(), pod, stage.Namespace, "pull"); err != nil {
 		t.Fatal(err)
 	}
+	before := client.MergeFrom(pod.DeepCopy())
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "manager", Image: "registry.example/none:v1",
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image"}},
 	}}
-	if err := c.Client.Status().Update(t.Context(), pod); err != nil {
+	if err := c.Client.Status().Patch(t.Context(), pod, before); err != nil {
 		t.Fatal(err)
 	}
 	_, complaints, code := c.run(t, "", "install", "--image", stage.Image, "--timeout", "15s")
