@@ -37,28 +37,13 @@ func (c *Charts) FromSnapshot(
 		}
 		c.indexes.retain(spec.User, used)
 	}()
-	dir, hash, err := s.Stat(l.at)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failf(ReasonReference, "no chart found at path '%s' of revision %s", spec.Chart, s.Revision)
-	}
+	m, inputs, err := l.made()
 	if err != nil {
-		return nil, wrap(ReasonReference, fmt.Sprintf("cannot find chart at path '%s'", spec.Chart), err)
-	}
-	l.isDir = dir
-	m, err := l.metadata()
-	if err != nil {
-		return nil, wrap(ReasonReference, fmt.Sprintf("cannot read chart at path '%s'", spec.Chart), err)
+		return nil, err
 	}
 	version, err := withMetadata(m.Version, l.suffix(byRevision))
 	if err != nil {
 		return nil, err
-	}
-	inputs, err := l.inputs(hash, m)
-	if known := (*source.Error)(nil); errors.As(err, &known) {
-		return nil, err
-	}
-	if err != nil {
-		return nil, wrap(ReasonPackage, fmt.Sprintf("cannot read chart at path '%s'", spec.Chart), err)
 	}
 	if last := spec.Last; last != nil && !spec.Changed && last.Inputs == inputs && last.Name == m.Name {
 		if last.Snapshot != nil {
@@ -78,6 +63,48 @@ func (c *Charts) FromSnapshot(
 	}
 	key := digest.Of("local", inputs, version, fmt.Sprintf("%t %q", spec.IgnoreMissingValues, l.files), accessKey(found)).Hex()
 	return c.make(ctx, key, func() (*Build, error) { return l.build(version, inputs, found) })
+}
+
+// Made is what a chart in a source is made of.
+type Made struct {
+	// Name and Version as the chart has them.
+	Name, Version string
+	// Inputs identifies the content: that of two commits is the same if one chart is made of both.
+	Inputs string
+}
+
+// MadeOf tells what FromSnapshot would package, for those who only compare. Nothing is packaged, and no repository is asked.
+func MadeOf(ctx context.Context, s *source.Snapshot, spec Spec, limits Limits) (Made, error) {
+	l := &local{charts: &Charts{limits: limits}, ctx: ctx, s: s, spec: spec, files: wanted(spec.ValuesFiles), at: clean(spec.Chart)}
+	m, inputs, err := l.made()
+	if err != nil {
+		return Made{}, err
+	}
+	return Made{Name: m.Name, Version: m.Version, Inputs: inputs}, nil
+}
+
+// made finds the chart, and tells what it says of itself and what it is made of.
+func (l *local) made() (*helmchart.Metadata, string, error) {
+	dir, hash, err := l.s.Stat(l.at)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", failf(ReasonReference, "no chart found at path '%s' of revision %s", l.spec.Chart, l.s.Revision)
+	}
+	if err != nil {
+		return nil, "", wrap(ReasonReference, fmt.Sprintf("cannot find chart at path '%s'", l.spec.Chart), err)
+	}
+	l.isDir = dir
+	m, err := l.metadata()
+	if err != nil {
+		return nil, "", wrap(ReasonReference, fmt.Sprintf("cannot read chart at path '%s'", l.spec.Chart), err)
+	}
+	inputs, err := l.inputs(hash, m)
+	if known := (*source.Error)(nil); errors.As(err, &known) {
+		return nil, "", err
+	}
+	if err != nil {
+		return nil, "", wrap(ReasonPackage, fmt.Sprintf("cannot read chart at path '%s'", l.spec.Chart), err)
+	}
+	return m, inputs, nil
 }
 
 // clean makes a path relative to the root of a source, which it cannot leave.

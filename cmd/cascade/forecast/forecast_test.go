@@ -1,7 +1,9 @@
 package forecast
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,6 +69,12 @@ func newRepository(t *testing.T) *repository {
 		"byhand/cluster.yaml":      "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: edge, namespace: cascade-system, labels: {cascade.dev/tier: master, environment: edge}}\nspec: {}\n",
 		"charts/node/Chart.yaml":   "name: node\nversion: 0.1.0\n",
 		"charts/steady/Chart.yaml": "name: steady\nversion: 0.1.0\n",
+		// Charts that are made of more than their directories, and one in a file.
+		"charts/cloud/Chart.yaml":  "apiVersion: v2\nname: cloud\nversion: 0.1.0\ndependencies: [{name: lib, version: 0.1.0, repository: file://../lib}]\n",
+		"charts/lib/Chart.yaml":    "apiVersion: v2\nname: lib\nversion: 0.1.0\n",
+		"charts/linked/Chart.yaml": "name: linked\nversion: 0.1.0\n",
+		"shared/motd":              "hello\n",
+		"charts/packed.tgz":        packed(t, "0.1.0"),
 		// What a Kustomization of the test applies to another cluster, under names of the tier.
 		"there/settings.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: cascade-system}\ndata: {level: far}\n",
 		"there/site.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: site, namespace: cascade-system}\n" +
@@ -76,12 +84,32 @@ func newRepository(t *testing.T) *repository {
 	} {
 		r.write(name, text)
 	}
+	if err := os.Symlink("../../shared", filepath.Join(r.dir, "charts/linked/files")); err != nil {
+		t.Fatal(err)
+	}
 	var err error
 	if r.git, err = git.PlainInit(r.dir, false); err != nil {
 		t.Fatal(err)
 	}
 	r.first = r.commit()
 	return r
+}
+
+// packed is a chart in an archive.
+func packed(t *testing.T, version string) string {
+	t.Helper()
+	text := "name: packed\nversion: " + version + "\n"
+	var out bytes.Buffer
+	zipped := gzip.NewWriter(&out)
+	files := tar.NewWriter(zipped)
+	err := files.WriteHeader(&tar.Header{Name: "packed/Chart.yaml", Mode: 0o644, Size: int64(len(text))})
+	if err == nil {
+		_, err = files.Write([]byte(text))
+	}
+	if err = errors.Join(err, files.Close(), zipped.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }
 
 func (r *repository) write(name, text string) {
@@ -187,6 +215,13 @@ func (r *repository) tier(more ...client.Object) fakeTier {
 		release := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		release.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{
 			Chart: "./charts/" + name, SourceRef: helmv2.CrossNamespaceObjectReference{Kind: "GitRepository", Name: "masters"},
+		}}
+		all = append(all, release)
+	}
+	for name, strategy := range map[string]string{"cloud": sourcev1.ReconcileStrategyRevision, "linked": sourcev1.ReconcileStrategyRevision, "packed.tgz": ""} {
+		release := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: strings.TrimSuffix(name, ".tgz")}}
+		release.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{
+			Chart: "./charts/" + name, SourceRef: helmv2.CrossNamespaceObjectReference{Kind: "GitRepository", Name: "masters"}, ReconcileStrategy: strategy,
 		}}
 		all = append(all, release)
 	}
@@ -336,6 +371,13 @@ func commits() map[string]commitCase {
 		"chart": {reason: "a chart in the repository is not rendered, and that is said", change: func(r *repository) {
 			r.write("charts/node/Chart.yaml", "name: node\nversion: 0.2.0\n")
 			r.write("charts/steady/templates/a.yaml", "a: b\n") // of the same version
+		}},
+		"chart-dependency": {reason: "a chart is made of those beside it that it depends on", change: func(r *repository) {
+			r.write("charts/lib/templates/_machines.tpl", "a\n")
+		}},
+		"chart-link": {reason: "a chart is made of what its links lead to", change: func(r *repository) { r.write("shared/motd", "good bye\n") }},
+		"chart-packed": {reason: "the version of a chart in a file is in the file", change: func(r *repository) {
+			r.write("charts/packed.tgz", packed(r.t, "0.2.0"))
 		}},
 		"two-clusters": {reason: "what another Kustomization declares is in another cluster, so nothing takes the place of what goes, and what goes there is no sync object of the tier",
 			tier: elsewhereApplied(), change: func(r *repository) {

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path"
 	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -52,51 +52,66 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 
 // chartChanges is an error if the commit makes another chart of a release.
 func (f *forecast) chartChanges(ctx context.Context, now *source.Snapshot, r *helmv2.HelmRelease) error {
-	chart, err := f.chartOf(ctx, r)
+	of, err := f.chartOf(ctx, r)
 	if err != nil {
 		return err
 	}
-	if chart == nil || !f.is(chart.Spec.SourceRef.Kind, chart.Namespace, chart.Spec.SourceRef.Name) {
+	if of == nil || !f.is(of.Spec.SourceRef.Kind, of.Namespace, of.Spec.SourceRef.Name) {
 		return nil
 	}
-	return f.newChart(now, &chart.Spec)
+	return f.newChart(ctx, now, &of.Spec)
 }
 
 // chartOf is the HelmChart of a release, as it is or as its template makes it; nil if it has another
 // kind of source.
 func (f *forecast) chartOf(ctx context.Context, r *helmv2.HelmRelease) (*sourcev1.HelmChart, error) {
-	chart := &sourcev1.HelmChart{}
+	made := &sourcev1.HelmChart{}
 	if r.Spec.Chart != nil {
 		of := r.Spec.Chart.Spec
-		chart.Namespace = cmp.Or(of.SourceRef.Namespace, r.Namespace)
-		chart.Spec = sourcev1.HelmChartSpec{
+		made.Namespace = cmp.Or(of.SourceRef.Namespace, r.Namespace)
+		made.Spec = sourcev1.HelmChartSpec{
 			Chart: of.Chart, SourceRef: sourcev1.LocalHelmChartSourceReference{Kind: of.SourceRef.Kind, Name: of.SourceRef.Name},
 			ReconcileStrategy: of.ReconcileStrategy, ValuesFiles: of.ValuesFiles,
 		}
-		return chart, nil
+		return made, nil
 	}
 	ref := r.Spec.ChartRef
 	if ref == nil || ref.Kind != sourcev1.HelmChartKind {
 		return nil, nil
 	}
 	key := client.ObjectKey{Namespace: cmp.Or(ref.Namespace, r.Namespace), Name: ref.Name}
-	if err := f.cluster.Get(ctx, key, chart); err != nil {
+	if err := f.cluster.Get(ctx, key, made); err != nil {
 		return nil, fmt.Errorf("cannot tell whether the commit changes its chart: cannot read HelmChart %s: %w", key, err)
 	}
-	return chart, nil
+	return made, nil
 }
 
-// newChart is an error if the commit makes another chart of the source.
-func (f *forecast) newChart(now *source.Snapshot, chart *sourcev1.HelmChartSpec) error {
-	files := []string{chart.Chart}
-	if chart.ReconcileStrategy != sourcev1.ReconcileStrategyRevision {
-		// Only another version makes another chart.
-		files = []string{path.Join(chart.Chart, "Chart.yaml")}
+// chartLimits are those of an agent whose flags say nothing else. A chart that is beyond them changes if its file does.
+var chartLimits = chart.Limits{Chart: 10 << 20, File: chart.DefaultFileMaxBytes}
+
+// newChart is an error if the commit makes another chart of the source. What a chart is made of the agent's own code
+// tells: more than its directory, and of an archive another version.
+func (f *forecast) newChart(ctx context.Context, now *source.Snapshot, of *sourcev1.HelmChartSpec) error {
+	spec := chart.Spec{Chart: of.Chart, ValuesFiles: of.ValuesFiles}
+	before, errBefore := chart.MadeOf(ctx, now, spec, chartLimits)
+	after, errAfter := chart.MadeOf(ctx, f.next, spec, chartLimits)
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("cannot tell whether the commit changes its chart, %s: %w", of.Chart, err)
 	}
-	for _, name := range append(files, chart.ValuesFiles...) {
-		if differs(now, f.next, name) {
-			return fmt.Errorf("the commit changes its chart, %s; what that changes of its objects is not told", chart.Chart)
-		}
+	var changes bool
+	switch {
+	case errBefore != nil && errAfter != nil: // there is no chart now, and will be none
+		changes = differs(now, f.next, of.Chart)
+	case errBefore != nil || errAfter != nil:
+		changes = true
+	case of.ReconcileStrategy == sourcev1.ReconcileStrategyRevision:
+		changes = before.Inputs != after.Inputs
+	default:
+		// Only another version makes another chart.
+		changes = before.Name != after.Name || before.Version != after.Version
+	}
+	if changes || slices.ContainsFunc(of.ValuesFiles, func(name string) bool { return differs(now, f.next, name) }) {
+		return fmt.Errorf("the commit changes its chart, %s; what that changes of its objects is not told", of.Chart)
 	}
 	return nil
 }
