@@ -60,6 +60,8 @@ type forecast struct {
 	report     *difference.Report
 	// tier is what is declared in this tier.
 	tier *tier
+	// used: something is made of the source.
+	used bool
 	// templates of layers.
 	templates map[string]built
 }

@@ -19,6 +19,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/google/go-cmp/cmp"
@@ -74,7 +75,10 @@ func newRepository(t *testing.T) *repository {
 		"charts/lib/Chart.yaml":    "apiVersion: v2\nname: lib\nversion: 0.1.0\n",
 		"charts/linked/Chart.yaml": "name: linked\nversion: 0.1.0\n",
 		"shared/motd":              "hello\n",
-		"charts/packed.tgz":        packed(t, "0.1.0"),
+		// What an artifact generator copies, and another repository includes.
+		"apps/staging/app.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app, namespace: cascade-system}\n",
+		"apps/chart/Chart.yaml": "name: app\nversion: 0.1.0\n",
+		"charts/packed.tgz":     packed(t, "0.1.0"),
 		// What a Kustomization of the test applies to another cluster, under names of the tier.
 		"there/settings.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: cascade-system}\ndata: {level: far}\n",
 		"there/site.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: site, namespace: cascade-system}\n" +
@@ -170,7 +174,7 @@ func (fakeTier) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error
 func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme,
+		clientgoscheme.AddToScheme, sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme, v1alpha1.AddToScheme, generatorv1.AddToScheme,
 	} {
 		utilruntime.Must(add(s))
 	}
@@ -379,6 +383,12 @@ func commits() map[string]commitCase {
 		"chart-packed": {reason: "the version of a chart in a file is in the file", change: func(r *repository) {
 			r.write("charts/packed.tgz", packed(r.t, "0.2.0"))
 		}},
+		"generated": {reason: "artifacts of a generator, and a repository that includes the source, are made of it",
+			tier: generated(), change: func(r *repository) {
+				r.remove("apps/staging")
+				r.write("apps/chart/templates/a.yaml", "a: b\n")
+			}},
+		"generated-beside": {reason: "what they are made of stays", tier: generated(), change: func(r *repository) { r.write("README.md", "other\n") }},
 		"two-clusters": {reason: "what another Kustomization declares is in another cluster, so nothing takes the place of what goes, and what goes there is no sync object of the tier",
 			tier: elsewhereApplied(), change: func(r *repository) {
 				r.remove("site/settings.yaml")
@@ -393,6 +403,36 @@ func commits() map[string]commitCase {
 		}},
 		"no-variable": {reason: "a cluster lacks a variable", change: func(r *repository) { r.replace("layers/master/sync.yaml", "${label_environment}", "${label_missing}") }},
 	}
+}
+
+// generated is what is made of the source by a step more, and what is made of that.
+func generated() []client.Object {
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	generator := &generatorv1.ArtifactGenerator{ObjectMeta: named("fleet"), Spec: generatorv1.ArtifactGeneratorSpec{
+		Sources: []generatorv1.SourceReference{{Alias: "repo", Kind: "GitRepository", Name: "masters"}},
+		OutputArtifacts: []generatorv1.OutputArtifact{
+			{Name: "apps", Copy: []generatorv1.CopyOperation{{From: "@repo/apps/staging/**", To: "@artifact/"}}},
+			{Name: "app", Copy: []generatorv1.CopyOperation{{From: "@repo/apps/chart/", To: "@artifact/"}}},
+			{Name: "layers", Copy: []generatorv1.CopyOperation{{From: "@repo/layers/*/sync.yaml", To: "@artifact/"}}},
+		},
+	}}
+	wide := &sourcev1.GitRepository{ObjectMeta: named("wide")}
+	wide.Spec.Include = []sourcev1.GitRepositoryInclude{{GitRepositoryRef: fluxmeta.LocalObjectReference{Name: "masters"}, FromPath: "apps"}}
+	all := []client.Object{generator, wide}
+	for _, o := range generator.Spec.OutputArtifacts {
+		a := &sourcev1.ExternalArtifact{ObjectMeta: named(o.Name)}
+		a.Spec.SourceRef = &fluxmeta.NamespacedObjectKindReference{APIVersion: generatorv1.GroupVersion.String(), Kind: generatorv1.ArtifactGeneratorKind, Name: "fleet"}
+		all = append(all, a)
+	}
+	for name, ref := range map[string]kustomizev1.CrossNamespaceSourceReference{
+		"apps": {Kind: "ExternalArtifact", Name: "apps"}, "layers": {Kind: "ExternalArtifact", Name: "layers"}, "wide": {Kind: "GitRepository", Name: "wide"},
+		"nowhere": {Kind: "ExternalArtifact", Name: "nowhere"}, "image": {Kind: "OCIRepository", Name: "image"},
+	} {
+		all = append(all, &kustomizev1.Kustomization{ObjectMeta: named(name), Spec: kustomizev1.KustomizationSpec{SourceRef: ref, Path: "./", Prune: true}})
+	}
+	app := &helmv2.HelmRelease{ObjectMeta: named("app")}
+	app.Spec.ChartRef = &helmv2.CrossNamespaceSourceReference{Kind: "ExternalArtifact", Name: "app"}
+	return append(all, app)
 }
 
 // elsewhereApplied is a Kustomization that applies to another cluster. It declares there what others

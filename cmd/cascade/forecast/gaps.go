@@ -18,7 +18,8 @@ import (
 )
 
 // gaps tells of what the commit changes by other ways than renderings of manifests, which
-// is not compared: charts in the source, and manifests of Cluster API's providers.
+// is not compared: charts in the source, manifests of Cluster API's providers, and what is made of other sources that
+// are made of the source.
 func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 	artifact := f.repository.GetArtifact()
 	if artifact == nil {
@@ -29,21 +30,44 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 		f.problem("GitRepository/"+f.Source.String(), "", fmt.Errorf("cannot tell what it has now: %w", err))
 		return
 	}
+	others := &derived{forecast: f, now: now, known: map[source.Key]step{}}
+	for _, key := range f.keys() {
+		k := f.tier.kustomizations[key].next
+		if k == nil {
+			continue
+		}
+		ref := k.Spec.SourceRef
+		if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, k.Namespace), ref.Name)); err != nil {
+			f.problem("Kustomization/"+key.String(), "", err)
+		}
+	}
 	for i := range releases {
 		r := &releases[i]
-		if err := f.chartChanges(ctx, now, r); err != nil {
+		if err := f.chartChanges(ctx, others, r); err != nil {
 			f.problem("HelmRelease/"+r.Namespace+"/"+r.Name, "", err)
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(f.tier.layers), compareKeys) {
 		l := f.tier.layers[key].next
-		if l == nil || l.Spec.Providers == nil {
+		if l == nil {
+			continue
+		}
+		if ref := l.Spec.SourceRef; ref != nil {
+			if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name)); err != nil {
+				f.problem("Layer/"+key.String(), "", err)
+			}
+		}
+		if l.Spec.Providers == nil {
 			continue
 		}
 		ref := l.Spec.Providers.SourceRef
 		if !f.is(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name) {
+			if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name)); err != nil {
+				f.problem("Layer/"+key.String(), "", fmt.Errorf("of spec.providers: %w", err))
+			}
 			continue
 		}
+		f.used = true
 		if differs(now, f.next, l.Spec.Providers.Path) {
 			f.problem("Layer/"+key.String(), "", fmt.Errorf("the commit changes %s, from which the providers of spec.providers are made; what that changes in the clusters is not told", cmp.Or(l.Spec.Providers.Path, ".")))
 		}
@@ -51,15 +75,22 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 }
 
 // chartChanges is an error if the commit makes another chart of a release.
-func (f *forecast) chartChanges(ctx context.Context, now *source.Snapshot, r *helmv2.HelmRelease) error {
+func (f *forecast) chartChanges(ctx context.Context, others *derived, r *helmv2.HelmRelease) error {
 	of, err := f.chartOf(ctx, r)
 	if err != nil {
 		return err
 	}
-	if of == nil || !f.is(of.Spec.SourceRef.Kind, of.Namespace, of.Spec.SourceRef.Name) {
+	if of == nil {
+		if ref := r.Spec.ChartRef; ref != nil {
+			return others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, r.Namespace), ref.Name))
+		}
 		return nil
 	}
-	return f.newChart(ctx, now, &of.Spec)
+	if from := of.Spec.SourceRef; !f.is(from.Kind, of.Namespace, from.Name) {
+		return others.changed(ctx, keyOf(from.Kind, of.Namespace, from.Name))
+	}
+	f.used = true
+	return f.newChart(ctx, others.now, &of.Spec)
 }
 
 // chartOf is the HelmChart of a release, as it is or as its template makes it; nil if it has another
