@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote"
 )
 
 func (c *cli) newDiff() *cobra.Command {
@@ -57,6 +60,7 @@ func (c *cli) diff(ctx context.Context, kind, name string, p planned) error {
 	if err != nil {
 		return err
 	}
+	p.child = child
 	r, err := c.planFor(ctx, cluster, p)
 	if err != nil {
 		return err
@@ -64,7 +68,8 @@ func (c *cli) diff(ctx context.Context, kind, name string, p planned) error {
 	return c.conclude(r.Only(owner, child), p.output)
 }
 
-// diffOf says to what a plan is narrowed, and chooses its source if no flag does.
+// diffOf says to what a plan is narrowed, and chooses its source: that of a Kustomization or Layer is its own, and that of
+// a child, if no flag says it, the one of its Layers.
 func diffOf(ctx context.Context, cl client.Client, kind string, key client.ObjectKey, p *planned) (owner, child string, err error) {
 	var ref *sourceRef
 	switch kind {
@@ -86,23 +91,60 @@ func diffOf(ctx context.Context, cl client.Client, kind string, key client.Objec
 		owner = "Layer/" + key.String()
 		ref = &sourceRef{l.Spec.SourceRef.Kind, inNamespace(l.Spec.SourceRef.Namespace, key.Namespace, l.Spec.SourceRef.Name)}
 	default:
-		if err := cl.Get(ctx, key, &v1alpha1.Child{}); err != nil {
+		c := &v1alpha1.Child{}
+		if err := cl.Get(ctx, key, c); err != nil {
 			return "", "", fmt.Errorf("cannot read Child %s: %w", key, err)
 		}
-		return "", key.String(), nil
+		if p.source == "" {
+			err = sourceOfChild(ctx, cl, c, p)
+		}
+		return "", key.String(), err
 	}
 	if ref.kind != sourcev1.GitRepositoryKind {
 		return "", "", fmt.Errorf("cannot diff %s: its source is %s %s, and a commit is of a GitRepository", owner, ref.kind, ref.key)
 	}
-	if p.source == "" {
-		p.source, p.sourceNamespace = ref.key.Name, ref.key.Namespace
+	if p.source != "" && p.source != ref.key.Name && p.source != ref.key.String() {
+		return "", "", fmt.Errorf("cannot diff %s by commits of GitRepository %s: it is made of GitRepository %s; leave --source out", owner, p.source, ref.key)
 	}
+	p.source, p.sourceNamespace = ref.key.Name, ref.key.Namespace
 	return owner, "", nil
+}
+
+// sourceOfChild chooses the GitRepository that the Layers of a child are made of. Which of several a commit is of nobody
+// can tell by the commit.
+func sourceOfChild(ctx context.Context, cl client.Client, child *v1alpha1.Child, p *planned) error {
+	layers := &v1alpha1.LayerList{}
+	if err := cl.List(ctx, layers, client.InNamespace(child.Namespace)); err != nil {
+		return fmt.Errorf("cannot list Layers: %w", err)
+	}
+	var of []client.ObjectKey
+	for i := range layers.Items {
+		l := &layers.Items[i]
+		ref := l.Spec.SourceRef
+		if ref == nil || ref.Kind != sourcev1.GitRepositoryKind || !remote.Concerns(l, child, child.Labels) {
+			continue
+		}
+		if key := inNamespace(ref.Namespace, l.Namespace, ref.Name); !slices.Contains(of, key) {
+			of = append(of, key)
+		}
+	}
+	switch len(of) {
+	case 0: // a Layer that the commit brings may be
+	case 1:
+		p.source, p.sourceNamespace = of[0].Name, of[0].Namespace
+	default:
+		var names []string
+		for _, key := range of {
+			names = append(names, key.String())
+		}
+		return fmt.Errorf("cannot diff Child %s/%s: its Layers are made of several GitRepositories; choose that of the commit with --source: %s", child.Namespace, child.Name, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // bind adds the flags of what is compared.
 func (p *planned) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&p.source, "source", "", "name of the GitRepository; not needed if there is one only in the namespace")
+	cmd.Flags().StringVar(&p.source, "source", "", "the GitRepository, as name or namespace/name; not needed if what is asked about has one only, or the namespace")
 	cmd.Flags().StringVar(&p.path, "path", ".", "directory of a clone of the repository. Commits that it lacks are fetched from there")
 	cmd.Flags().StringVar(&p.revision, "revision", "HEAD", "commit, branch or tag in the clone; without a clone, a commit of the repository in full")
 	cmd.Flags().StringVarP(&p.output, "output", "o", "", "json, yaml or markdown instead of text")

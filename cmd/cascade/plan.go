@@ -32,8 +32,10 @@ type planned struct {
 	source, revision, path, output string
 	// sourceNamespace is that of source, if it is not the one of the flags.
 	sourceNamespace string
-	lenient         bool
-	timeout         time.Duration
+	// child is the only one that is asked about, as <namespace>/<name>.
+	child   string
+	lenient bool
+	timeout time.Duration
 }
 
 func (c *cli) newPlan() *cobra.Command {
@@ -101,7 +103,7 @@ func (c *cli) printPlan(r *difference.Report, output string) error {
 
 // planFor makes the plan; what it fetches is below a directory that goes again.
 func (c *cli) planFor(ctx context.Context, cluster forecast.Cluster, p planned) (*difference.Report, error) {
-	o := forecast.Options{Lenient: p.lenient}
+	o := forecast.Options{Lenient: p.lenient, Child: p.child}
 	var err error
 	if o.Source, err = c.planSource(ctx, cluster, p.sourceNamespace, p.source); err != nil {
 		return nil, err
@@ -124,9 +126,12 @@ func (c *cli) planFor(ctx context.Context, cluster forecast.Cluster, p planned) 
 	return forecast.Of(ctx, cluster, o)
 }
 
-// planSource is the GitRepository of that name, or the only one.
+// planSource is the GitRepository of that name, which may say its namespace, or the only one.
 func (c *cli) planSource(ctx context.Context, cl client.Client, namespace, name string) (client.ObjectKey, error) {
 	key := inNamespace(namespace, c.namespace(), name)
+	if in, of, ok := strings.Cut(name, "/"); ok {
+		return client.ObjectKey{Namespace: in, Name: of}, nil
+	}
 	if name != "" {
 		return key, nil
 	}
@@ -140,7 +145,7 @@ func (c *cli) planSource(ctx context.Context, cl client.Client, namespace, name 
 	}
 	switch len(names) {
 	case 0:
-		return key, fmt.Errorf("cannot plan: there is no GitRepository in namespace %s; name another with -n", key.Namespace)
+		return key, fmt.Errorf("cannot plan: there is no GitRepository in namespace %s; choose one of another with --source <namespace>/<name>", key.Namespace)
 	case 1:
 		key.Name = names[0]
 		return key, nil

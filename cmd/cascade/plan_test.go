@@ -43,6 +43,7 @@ func TestPlanSource(t *testing.T) {
 		want, err    string
 	}{
 		{"the one that is named", "apps", []string{"apps", "base"}, "apps", ""},
+		{"one of another namespace", "fleet/apps", nil, "apps", ""},
 		{"the only one", "", []string{"apps"}, "apps", ""},
 		{"one of several has to be named", "", []string{"apps", "base"}, "", "choose one with --source: apps, base"},
 		{"there is none", "", nil, "", "there is no GitRepository in namespace fleet"},
@@ -51,7 +52,7 @@ func TestPlanSource(t *testing.T) {
 		for _, name := range tc.there {
 			objects = append(objects, &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}})
 		}
-		got, err := c.planSource(t.Context(), rolloutClient(objects...), "", tc.name)
+		got, err := c.planSource(t.Context(), rolloutClient(objects...), map[bool]string{true: "other"}[strings.Contains(tc.name, "/")], tc.name)
 		if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: %v, want %q", tc.reason, err, tc.err)
 		}

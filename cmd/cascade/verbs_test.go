@@ -817,24 +817,53 @@ func TestDiffRefuses(t *testing.T) {
 	oci := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "oci"}, Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "OCIRepository", Name: "x"}}}
 	git := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "git"}, Spec: kustomizev1.KustomizationSpec{SourceRef: kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Namespace: "sources", Name: "x"}}}
 	agents := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "agents"}}
-	cl := indexed().WithObjects(oci, git, agents, child("fleet", "shop", nil, nil)).Build()
+	objects := []client.Object{oci, git, agents, child("fleet", "shop", nil, nil)}
+	// Layers of the namespace by whom they select, and children by that.
+	for name, from := range map[string]v1alpha1.SourceReference{
+		"one": {Kind: "GitRepository", Name: "fleet", Namespace: "sources"}, "two": {Kind: "GitRepository", Name: "fleet", Namespace: "sources"},
+		"three": {Kind: "GitRepository", Name: "apps"}, "image": {Kind: "OCIRepository", Name: "image"},
+	} {
+		l := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}}
+		l.Spec.SourceRef, l.Spec.ClusterSelector.MatchLabels = &from, map[string]string{name: "yes"}
+		objects = append(objects, l)
+	}
+	for name, of := range map[string][]string{"elsewhere": {"one", "two", "image"}, "both": {"one", "three"}} {
+		c := child("fleet", name, nil, nil)
+		c.Labels = map[string]string{}
+		for _, l := range of {
+			c.Labels[l] = "yes"
+		}
+		objects = append(objects, c)
+	}
+	cl := indexed().WithObjects(objects...).Build()
 	for name, tc := range map[string]struct {
 		reason, kind, name  string
+		source              string
 		owner, child, error string
+		// from is the source that is compared, empty: the only one in the namespace.
+		from string
 	}{
-		"Git":     {"its own source is the one", "kustomization", "git", "Kustomization/fleet/git", "", ""},
-		"OCI":     {"an artifact has no commits", "kustomization", "oci", "", "", "OCIRepository"},
-		"Agents":  {"nothing of Git is in it", "layer", "agents", "", "", "it has no source"},
-		"Child":   {"all layers in it", "child", "shop", "", "fleet/shop", ""},
-		"Missing": {"no such object", "child", "toys", "", "", "cannot read Child"},
+		"Git":       {"its own source is the one", "kustomization", "git", "", "Kustomization/fleet/git", "", "", "sources/x"},
+		"Said":      {"by the name alone, which is of its own namespace", "kustomization", "git", "x", "Kustomization/fleet/git", "", "", "sources/x"},
+		"Whole":     {"with the namespace", "kustomization", "git", "sources/x", "Kustomization/fleet/git", "", "", "sources/x"},
+		"Other":     {"nothing of it is in another one", "kustomization", "git", "y", "", "", "it is made of GitRepository sources/x", ""},
+		"Namesake":  {"nor in one of another namespace", "kustomization", "git", "fleet/x", "", "", "it is made of GitRepository sources/x", ""},
+		"Layer":     {"the same goes for a Layer", "layer", "three", "fleet", "", "", "it is made of GitRepository fleet/apps", ""},
+		"OCI":       {"an artifact has no commits", "kustomization", "oci", "", "", "", "OCIRepository", ""},
+		"Agents":    {"nothing of Git is in it", "layer", "agents", "", "", "", "it has no source", ""},
+		"Child":     {"no layer is in it", "child", "shop", "", "", "fleet/shop", "", ""},
+		"Elsewhere": {"all layers in it are of one source, in another namespace", "child", "elsewhere", "", "", "fleet/elsewhere", "", "sources/fleet"},
+		"Both":      {"of several somebody has to choose", "child", "both", "", "", "fleet/both", "made of several GitRepositories", ""},
+		"Chosen":    {"who says it has chosen", "child", "both", "sources/fleet", "", "fleet/both", "", "sources/fleet"},
+		"Missing":   {"no such object", "child", "toys", "", "", "", "cannot read Child", ""},
 	} {
-		p := planned{}
+		p := planned{source: tc.source}
 		owner, child, err := diffOf(t.Context(), cl, tc.kind, client.ObjectKey{Namespace: "fleet", Name: tc.name}, &p)
 		if (err != nil) != (tc.error != "") || err != nil && !strings.Contains(err.Error(), tc.error) || owner != tc.owner || child != tc.child {
 			t.Errorf("%s: %s\ngot %q, %q, %v", name, tc.reason, owner, child, err)
 		}
-		if name == "Git" && (p.source != "x" || p.sourceNamespace != "sources") {
-			t.Errorf("the source is %s/%s", p.sourceNamespace, p.source)
+		if from := strings.TrimPrefix(p.sourceNamespace+"/"+p.source, "/"); err == nil && from != tc.from {
+			t.Errorf("%s: %s\nthe source is %q, want %q", name, tc.reason, from, tc.from)
 		}
 	}
 	c, _ := newCLI(t)

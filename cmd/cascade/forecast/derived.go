@@ -41,10 +41,12 @@ func keyOf(kind, namespace, name string) source.Key {
 }
 
 // changed is an error if the commit changes a source that is made of the source, or if that is not known. The source
-// itself is compared elsewhere.
-func (d *derived) changed(ctx context.Context, key source.Key) error {
+// itself is compared elsewhere. inChildren: what is made of it gets into children.
+func (d *derived) changed(ctx context.Context, key source.Key, inChildren bool) error {
 	s := d.made(ctx, key)
-	d.used = d.used || s.of
+	if s.of {
+		d.use(inChildren)
+	}
 	switch {
 	case s.err != nil:
 		return fmt.Errorf("cannot tell whether the commit changes its source, %s %s: %w", key.Kind, key.NamespacedName, s.err)

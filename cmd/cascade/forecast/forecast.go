@@ -39,6 +39,8 @@ type Options struct {
 	Source client.ObjectKey
 	// Commit that it would be at, in full.
 	Commit string
+	// Child, as <namespace>/<name>, is the only one that the report is about; empty: it is about the whole tier.
+	Child string
 	// Clone has commits; those that it lacks are fetched from the repository. nil has none.
 	Clone *source.Clone
 	// Mirrors fetch, with Logins.
@@ -60,7 +62,7 @@ type forecast struct {
 	report     *difference.Report
 	// tier is what is declared in this tier.
 	tier *tier
-	// used: something is made of the source.
+	// used: something that the report is about is made of the source.
 	used bool
 	// templates of layers.
 	templates map[string]built
@@ -95,6 +97,13 @@ func Of(ctx context.Context, cluster Cluster, o Options) (*difference.Report, er
 	f.kustomizations(ctx)
 	f.layers(ctx)
 	f.gaps(ctx, f.tier.releases)
+	switch {
+	case f.used || len(f.report.Problems) > 0:
+	case o.Child != "":
+		return nil, fmt.Errorf("cannot plan for Child %s: no Layer in it is made of GitRepository %s, so that nothing was compared", o.Child, o.Source)
+	default:
+		return nil, fmt.Errorf("cannot plan: nothing in this tier is made of GitRepository %s, so that nothing was compared", o.Source)
+	}
 	slices.SortFunc(f.report.Owners, func(a, b difference.Owner) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
@@ -104,6 +113,9 @@ func Of(ctx context.Context, cluster Cluster, o Options) (*difference.Report, er
 	f.report.Sum()
 	return f.report, nil
 }
+
+// use notes that something is made of the source. For a report about one Child only what gets into children counts.
+func (f *forecast) use(inChildren bool) { f.used = f.used || inChildren || f.Child == "" }
 
 // at is the content of the source at a commit.
 func (f *forecast) at(ctx context.Context, commit string) (*source.Snapshot, error) {

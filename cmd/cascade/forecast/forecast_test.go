@@ -745,3 +745,42 @@ func TestMerged(t *testing.T) {
 		t.Error("the live object was changed")
 	}
 }
+
+// TestNothingCompared: a source of which nothing is made, or nothing in the child that is asked about, is no source of
+// which a commit changes nothing.
+func TestNothingCompared(t *testing.T) {
+	r := newRepository(t)
+	old := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "old"}}
+	old.Status.Artifact = &fluxmeta.Artifact{Revision: "main@sha1:" + r.first}
+	wide := old.DeepCopy()
+	wide.Name = "charts"
+	release := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-charts"}}
+	release.Spec.Chart = &helmv2.HelmChartTemplate{Spec: helmv2.HelmChartTemplateSpec{
+		Chart: "./charts/node", SourceRef: helmv2.CrossNamespaceObjectReference{Kind: "GitRepository", Name: "charts"},
+	}}
+	alone := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "alone"}}
+	tier := r.tier(old, wide, release, alone)
+	clone, err := source.OpenClone(r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct{ reason, source, child, want string }{
+		"Used":    {"much is made of it", "masters", "", ""},
+		"Chart":   {"a chart is enough", "charts", "", ""},
+		"Old":     {"everything has another source now", "old", "", "nothing in this tier is made of GitRepository cascade-system/old"},
+		"Child":   {"a layer in it is", "masters", "edge", ""},
+		"Alone":   {"no layer selects it", "masters", "alone", "no Layer in it is made of GitRepository cascade-system/masters"},
+		"NoLayer": {"what is made of it gets into no child", "charts", "edge", "no Layer in it is made of GitRepository cascade-system/charts"},
+	} {
+		o := Options{
+			Source: client.ObjectKey{Namespace: namespace, Name: tc.source}, Commit: r.first, Clone: clone,
+			Mirrors: source.NewMirrors(t.TempDir(), 1<<20), Workers: workers,
+		}
+		if tc.child != "" {
+			o.Child = namespace + "/" + tc.child
+		}
+		if _, err := Of(t.Context(), tier, o); (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %s: %v, want %q", name, tc.reason, err, tc.want)
+		}
+	}
+}

@@ -23,6 +23,7 @@ import (
 func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 	artifact := f.repository.GetArtifact()
 	if artifact == nil {
+		f.use(true) // what would be is not known
 		return
 	}
 	now, err := f.revision(ctx, artifact.Revision)
@@ -37,7 +38,7 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 			continue
 		}
 		ref := k.Spec.SourceRef
-		if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, k.Namespace), ref.Name)); err != nil {
+		if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, k.Namespace), ref.Name), false); err != nil {
 			f.problem("Kustomization/"+key.String(), "", err)
 		}
 	}
@@ -53,7 +54,7 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 			continue
 		}
 		if ref := l.Spec.SourceRef; ref != nil {
-			if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name)); err != nil {
+			if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name), true); err != nil {
 				f.problem("Layer/"+key.String(), "", err)
 			}
 		}
@@ -62,12 +63,12 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 		}
 		ref := l.Spec.Providers.SourceRef
 		if !f.is(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name) {
-			if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name)); err != nil {
+			if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name), true); err != nil {
 				f.problem("Layer/"+key.String(), "", fmt.Errorf("of spec.providers: %w", err))
 			}
 			continue
 		}
-		f.used = true
+		f.use(true)
 		if differs(now, f.next, l.Spec.Providers.Path) {
 			f.problem("Layer/"+key.String(), "", fmt.Errorf("the commit changes %s, from which the providers of spec.providers are made; what that changes in the clusters is not told", cmp.Or(l.Spec.Providers.Path, ".")))
 		}
@@ -82,14 +83,14 @@ func (f *forecast) chartChanges(ctx context.Context, others *derived, r *helmv2.
 	}
 	if of == nil {
 		if ref := r.Spec.ChartRef; ref != nil {
-			return others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, r.Namespace), ref.Name))
+			return others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, r.Namespace), ref.Name), false)
 		}
 		return nil
 	}
 	if from := of.Spec.SourceRef; !f.is(from.Kind, of.Namespace, from.Name) {
-		return others.changed(ctx, keyOf(from.Kind, of.Namespace, from.Name))
+		return others.changed(ctx, keyOf(from.Kind, of.Namespace, from.Name), false)
 	}
-	f.used = true
+	f.use(false)
 	return f.newChart(ctx, others.now, &of.Spec)
 }
 

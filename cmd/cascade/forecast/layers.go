@@ -64,6 +64,7 @@ func (f *forecast) layers(ctx context.Context) {
 		if !of && !will {
 			continue
 		}
+		f.use(false)
 		if l.next != nil {
 			if _, err := remote.Selects(l.next, nil); err != nil {
 				f.problem("Layer/"+key.String(), "", err)
@@ -77,6 +78,7 @@ func (f *forecast) layers(ctx context.Context) {
 				continue
 			}
 			if meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ManagedElsewhereCondition) {
+				f.use(f.Child == at.String())
 				continue // nothing new is pushed to it, and its Cluster is not here to tell what that would be
 			}
 			if known[at] == nil {
@@ -158,6 +160,7 @@ func (f *forecast) inChild(ctx context.Context, l *layer, in *inChild) (err erro
 	if !had && !gets {
 		return nil
 	}
+	f.use(f.Child == client.ObjectKeyFromObject(in.child).String())
 	r := &in.renderings
 	r.Child = true
 	if in.from = appliedRevision(in.child, l.now); had && in.from != "" {

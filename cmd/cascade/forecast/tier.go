@@ -38,6 +38,7 @@ func (f *forecast) settle(ctx context.Context) error {
 	t.before = map[difference.Identity]*unstructured.Unstructured{}
 	for _, key := range f.keys() {
 		if k := t.kustomizations[key]; f.ofKustomization(k.now) {
+			f.use(false)
 			k.before, k.unknown = f.renderNow(ctx, k.now)
 			if here(k.now) {
 				maps.Copy(t.before, difference.ByIdentity(k.before))
@@ -54,6 +55,7 @@ func (f *forecast) settle(ctx context.Context) error {
 			if !f.ofKustomization(k.next) {
 				continue
 			}
+			f.use(false)
 			if k.after, k.failed = f.render(ctx, k.next, f.next, &declaring{f.cluster, t.before, t.after}); k.failed != nil {
 				k.after = k.before // what it declares stays what it is, so that nothing seems to go
 			}
