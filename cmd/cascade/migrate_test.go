@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
+	"net"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -140,5 +143,61 @@ func TestToFluxMayPush(t *testing.T) {
 				t.Errorf("%s: it has %d replicas, want %d: %v", tc.reason, *agent.Spec.Replicas, tc.before, err)
 			}
 		})
+	}
+}
+
+// TestToFluxSilent: a server that takes the connection and says nothing does not keep the agent stopped when the call has
+// run out of time.
+func TestToFluxSilent(t *testing.T) {
+	server, _ := repositoryWith(t, fluxFiles("spec: {sourceRef: {kind: GitRepository, name: flux-system}}\n"))
+	key, err := server.ReadKey("fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth, err := ssh.NewPublicKeys("git", key, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth.HostKeyCallback = gossh.InsecureIgnoreHostKey() //nolint:gosec // a server of this test
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			cancel()
+		}
+	}()
+	defer listener.Close()
+	replicas := int32(2)
+	agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.AgentName}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
+	flux := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "flux-system", Name: "source-controller", Labels: map[string]string{"app.kubernetes.io/part-of": "flux"}}}
+	c := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(agent, flux).Build()
+	b, _ := newBootstrapOf(nil)
+	b.yes, b.found = true, &installation.Found{Namespace: b.namespace}
+	ended := make(chan error, 1)
+	go func() {
+		remote := checkout.Remote{URL: "ssh://git@" + listener.Addr().String() + "/fleet", Branch: "main", Auth: auth}
+		facts := migration.Facts{Namespace: "flux-system", Replaced: []migration.Controller{{Name: "source-controller"}}}
+		_, _, err := (&migrate{bootstrap: *b}).pushTo(ctx, c, remote, &facts)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "the agent works again, scaled to 2 as before") {
+			t.Errorf("the call ends with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("nobody ends the wait for the server")
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil || *agent.Spec.Replicas != 2 {
+		t.Errorf("the agent has %d replicas: %v", *agent.Spec.Replicas, err)
 	}
 }

@@ -65,8 +65,10 @@ func Clone(ctx context.Context, r Remote) (_ *Tree, err error) {
 	// is what this process does. An agent fetches in another way, which says the same.
 	transport.UnsupportedCapabilities = []capability.Capability{capability.ThinPack} //nolint:reassign // go-git's way to say it
 	branch := plumbing.NewBranchReferenceName(r.Branch)
-	t.git, err = git.PlainCloneContext(ctx, t.dir, false, &git.CloneOptions{
-		URL: r.URL, Auth: r.Auth, CABundle: r.CA, RemoteName: remoteName, ReferenceName: branch, SingleBranch: true, Tags: git.NoTags,
+	t.git, err = bounded(ctx, func() (*git.Repository, error) {
+		return git.PlainCloneContext(ctx, t.dir, false, &git.CloneOptions{
+			URL: r.URL, Auth: r.Auth, CABundle: r.CA, RemoteName: remoteName, ReferenceName: branch, SingleBranch: true, Tags: git.NoTags,
+		})
 	})
 	switch {
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
@@ -82,6 +84,35 @@ func Clone(ctx context.Context, r Remote) (_ *Tree, err error) {
 	}
 	t.base, t.head = head.Hash(), head.Hash()
 	return t, nil
+}
+
+// ending is how long a call to the server may take to end by itself once its context has.
+const ending = time.Second
+
+// bounded makes a call to the server for as long as the context allows. Over SSH go-git connects without the context, and
+// waits without an end for a server that takes the connection and says nothing: such a call is left to the process.
+func bounded[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		value, err := call()
+		got <- answer{value, err}
+	}()
+	select {
+	case a := <-got:
+		return a.value, a.err
+	case <-ctx.Done():
+	}
+	select {
+	case a := <-got:
+		return a.value, a.err
+	case <-time.After(ending):
+		var none T
+		return none, fmt.Errorf("the server says nothing: %w", context.Cause(ctx))
+	}
 }
 
 // begin makes a repository whose first commit goes to a branch.
@@ -189,9 +220,7 @@ func (t *Tree) push(ctx context.Context) error {
 			return t.branchTaken()
 		}
 	}
-	err := t.git.PushContext(ctx, &git.PushOptions{
-		RemoteName: remoteName, Auth: t.remote.Auth, CABundle: t.remote.CA, RefSpecs: []config.RefSpec{config.RefSpec(from + ":" + name)},
-	})
+	err := t.pushRef(ctx, &git.PushOptions{RefSpecs: []config.RefSpec{config.RefSpec(from + ":" + name)}})
 	if err == nil {
 		return nil
 	}
@@ -210,6 +239,13 @@ func (t *Tree) push(ctx context.Context) error {
 	return fmt.Errorf("cannot push to %s, branch %s: %w; the login must be allowed to write there", t.remote.URL, branch, err)
 }
 
+// pushRef pushes with the login of the tree.
+func (t *Tree) pushRef(ctx context.Context, o *git.PushOptions) error {
+	o.RemoteName, o.Auth, o.CABundle = remoteName, t.remote.Auth, t.remote.CA
+	_, err := bounded(ctx, func() (struct{}, error) { return struct{}{}, t.git.PushContext(ctx, o) })
+	return err
+}
+
 func (t *Tree) branchTaken() error {
 	return fmt.Errorf("cannot push to %s: it has a branch %s already; merge or delete it, or name another one", t.remote.URL, t.remote.PushBranch)
 }
@@ -219,7 +255,9 @@ func (t *Tree) remoteHead(ctx context.Context, name plumbing.ReferenceName) (plu
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
-	refs, err := remote.ListContext(ctx, &git.ListOptions{Auth: t.remote.Auth, CABundle: t.remote.CA})
+	refs, err := bounded(ctx, func() ([]*plumbing.Reference, error) {
+		return remote.ListContext(ctx, &git.ListOptions{Auth: t.remote.Auth, CABundle: t.remote.CA})
+	})
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) {
 		return plumbing.ZeroHash, nil
 	}
@@ -282,8 +320,7 @@ func (t *Tree) MayPush(ctx context.Context) error {
 		return nil // there is no branch yet
 	}
 	name := plumbing.NewBranchReferenceName(t.remote.Branch)
-	err := t.git.PushContext(ctx, &git.PushOptions{
-		RemoteName: remoteName, Auth: t.remote.Auth, CABundle: t.remote.CA,
+	err := t.pushRef(ctx, &git.PushOptions{
 		RefSpecs: []config.RefSpec{config.RefSpec(name + ":" + name)}, RequireRemoteRefs: []config.RefSpec{config.RefSpec(t.base.String() + ":" + name.String())},
 	})
 	if err == nil || errors.Is(err, git.NoErrAlreadyUpToDate) {

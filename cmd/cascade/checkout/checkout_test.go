@@ -2,8 +2,10 @@ package checkout
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -286,4 +288,73 @@ func headOf(t *testing.T, r Remote) string {
 	}
 	defer tree.Close()
 	return tree.Head()
+}
+
+// TestSilent: a server that takes the connection of SSH and says nothing is waited for no longer than the context allows.
+func TestSilent(t *testing.T) {
+	_, r := server(t)
+	do(t, r, write("a", "one\n"))
+	tree, err := Clone(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := gossh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth := &ssh.PublicKeys{User: "git", Signer: signer}
+	auth.HostKeyCallback = gossh.InsecureIgnoreHostKey() //nolint:gosec // a server of this test
+	connected := make(chan struct{}, 100)
+	tree.remote = Remote{URL: silent(t, connected), Branch: "main", Auth: auth}
+	if err := tree.git.DeleteRemote(remoteName); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.git.CreateRemote(&config.RemoteConfig{Name: remoteName, URLs: []string{tree.remote.URL}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func(context.Context) error{
+		"Clone":   func(ctx context.Context) error { _, err := Clone(ctx, tree.remote); return err },
+		"MayPush": tree.MayPush,
+		"Push":    tree.push,
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- call(ctx) }()
+		<-connected
+		cancel()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "the server says nothing") {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s: nobody ends the wait", name)
+		}
+	}
+}
+
+// silent is a server that takes connections, tells of each, and says nothing.
+func silent(t *testing.T, connected chan<- struct{}) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			connected <- struct{}{}
+		}
+	}()
+	return "ssh://git@" + listener.Addr().String() + "/fleet"
 }
