@@ -95,6 +95,13 @@ func standingOf(layer *v1alpha1.Layer, child *v1alpha1.Child, is aim) (standing,
 	return isFailed, why
 }
 
+// isCalled reports whether a child is one that layers are pushed to, as far as is known: its cluster is connected, and this
+// tier's to write to. One without a kubeconfig handles no request before somebody gives it one.
+func isCalled(child *v1alpha1.Child) bool {
+	connected := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
+	return (connected == nil || connected.Status == metav1.ConditionTrue) && managedElsewhere(child) == nil
+}
+
 // managedElsewhere is the condition of a child whose Cluster another tier manages, nil if this
 // one does.
 func managedElsewhere(child *v1alpha1.Child) *metav1.Condition {
@@ -131,7 +138,7 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 	counts := v1alpha1.ChildCounts{}
 	var behind []v1alpha1.Failure
 	var pending waitingFor
-	// handled: every child that can be called has seen this generation and this request.
+	// handled: every child that this tier calls has seen this generation and this request.
 	observed, handled, asked := true, true, layer.Annotations[fluxmeta.ReconcileRequestAnnotation]
 	selector, unknown := selectorOf(layer)
 	for i := range children {
@@ -164,7 +171,7 @@ func summarize(layer *v1alpha1.Layer, children []v1alpha1.Child, aims aims) {
 		case isElsewhere:
 			counts.Elsewhere++
 		}
-		if entry := entryOf(child, layer.Name); entry != nil && at != isUnreachable && managedElsewhere(child) == nil {
+		if entry := entryOf(child, layer.Name); entry != nil && at != isUnreachable && isCalled(child) {
 			observed = observed && entry.ObservedGeneration == layer.Generation
 			handled = handled && entry.LastHandledReconcileAt == asked
 		}

@@ -155,6 +155,8 @@ func TestSummarize(t *testing.T) {
 	}
 	dead := child("d", "r1", "", true)
 	dead.Status.Conditions[0].Status, dead.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonUnreachable
+	unknown := child("k", "r1", "", true)
+	unknown.Status.Conditions[0].Status, unknown.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonKubeconfigMissing
 	moved := child("m", "r1", "", true)
 	moved.Status.Conditions = append(moved.Status.Conditions, metav1.Condition{Type: v1alpha1.ManagedElsewhereCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere})
 	for name, tc := range map[string]struct {
@@ -167,13 +169,14 @@ func TestSummarize(t *testing.T) {
 		because  string
 		handled  bool
 	}{
-		"None":      {"a layer that selects nothing is no failure", []v1alpha1.Child{childNamed("x", nil)}, false, v1alpha1.ChildCounts{}, nil, metav1.ConditionTrue, v1alpha1.ReasonNoChildren, true},
-		"All":       {"in place everywhere", []v1alpha1.Child{child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 1, Current: 1, Seeded: 1}, nil, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, true},
-		"OnItsWay":  {"one of two has the commit: not ready, and not a failure (C17)", []v1alpha1.Child{child("b", "r1", "", true), child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Updating: 1}, []string{"b Progressing"}, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, false},
-		"Failing":   {"one child fails; it is named with its reason", []v1alpha1.Child{child("b", "r2", "now", true), child("a", "r1", "now", false)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Failed: 1, Failing: 1}, []string{"a BuildFailed"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady, true},
-		"Dead":      {"a child that cannot be called is not in place, and holds up no request (C17)", []v1alpha1.Child{dead, child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Unreachable: 1}, []string{"d Unreachable"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady, true},
-		"Elsewhere": {"a master that manages itself keeps what it has, which is no fault, and holds up no request", []v1alpha1.Child{moved, child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Elsewhere: 1}, nil, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, true},
-		"Suspended": {"a suspended layer is not ready, whatever its children are", []v1alpha1.Child{child("a", "r2", "now", true)}, true, v1alpha1.ChildCounts{Total: 1, Suspended: 1}, nil, metav1.ConditionFalse, v1alpha1.ReasonSuspended, true},
+		"None":         {"a layer that selects nothing is no failure", []v1alpha1.Child{childNamed("x", nil)}, false, v1alpha1.ChildCounts{}, nil, metav1.ConditionTrue, v1alpha1.ReasonNoChildren, true},
+		"All":          {"in place everywhere", []v1alpha1.Child{child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 1, Current: 1, Seeded: 1}, nil, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, true},
+		"OnItsWay":     {"one of two has the commit: not ready, and not a failure (C17)", []v1alpha1.Child{child("b", "r1", "", true), child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Updating: 1}, []string{"b Progressing"}, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, false},
+		"Failing":      {"one child fails; it is named with its reason", []v1alpha1.Child{child("b", "r2", "now", true), child("a", "r1", "now", false)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Failed: 1, Failing: 1}, []string{"a BuildFailed"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady, true},
+		"Dead":         {"a child that cannot be called is not in place, and holds up no request (C17)", []v1alpha1.Child{dead, child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Unreachable: 1}, []string{"d Unreachable"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady, true},
+		"NoKubeconfig": {"nor does one whose kubeconfig is gone, which waits for a person", []v1alpha1.Child{unknown, child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Waiting: 1}, []string{"k KubeconfigMissing"}, metav1.ConditionFalse, v1alpha1.ReasonChildrenNotReady, true},
+		"Elsewhere":    {"a master that manages itself keeps what it has, which is no fault, and holds up no request", []v1alpha1.Child{moved, child("a", "r2", "now", true)}, false, v1alpha1.ChildCounts{Total: 2, Current: 1, Seeded: 1, Elsewhere: 1}, nil, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, true},
+		"Suspended":    {"a suspended layer is not ready, whatever its children are", []v1alpha1.Child{child("a", "r2", "now", true)}, true, v1alpha1.ChildCounts{Total: 1, Suspended: 1}, nil, metav1.ConditionFalse, v1alpha1.ReasonSuspended, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := layerOn("base")
