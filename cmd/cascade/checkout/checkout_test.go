@@ -322,6 +322,9 @@ func TestSilent(t *testing.T) {
 		"MayPush": tree.MayPush,
 		"Push":    tree.push,
 	} {
+		for len(connected) > 0 {
+			<-connected // of the call before
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- call(ctx) }()
