@@ -65,6 +65,9 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 	case change == target.Moved && letGo:
 		err = r.leave(ctx, run, "the record of the former cluster was removed")
 	case change == target.Moved:
+		if before.Local() {
+			before.Cluster = local.Cluster
+		}
 		if refused := r.holdMove(ctx, run, *before, takeBack); refused != nil {
 			return refused
 		}
@@ -84,16 +87,25 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 	if !run.target.Local() {
 		about = run.target.Record(before).Encode()
 	}
-	if target.SetRecorded(obj, about) {
-		if err := run.WriteMetadata(ctx); err != nil {
-			return refuse(fmt.Errorf("cannot record target of HelmRelease %s: %w", client.ObjectKeyFromObject(obj), err))
-		}
+	if err := recordTarget(ctx, run, about); err != nil {
+		return refuse(err)
+	}
+	return nil
+}
+
+// recordTarget writes down what the status is about.
+func recordTarget(ctx context.Context, run *run, about string) error {
+	if !target.SetRecorded(run.Obj, about) {
+		return nil
+	}
+	if err := run.WriteMetadata(ctx); err != nil {
+		return fmt.Errorf("cannot record target of HelmRelease %s: %w", client.ObjectKeyFromObject(run.Obj), err)
 	}
 	return nil
 }
 
 // before is the cluster that the status is about: the one on record or, where there is none, our own
-// if that has the release, as none is recorded of that. nil is not known, and taken for the one that is
+// if that has the release, as none is recorded of that before a move away from it is held. nil is not known, and taken for the one that is
 // declared, as with Flux.
 func (r *Reconciler) before(ctx context.Context, obj *helmv2.HelmRelease) (*target.Ref, error) {
 	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
@@ -220,6 +232,13 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref, 
 			"%s, move them with `cascade pivot`, or delete them there", inventory.Names(there), back)
 	default:
 		return nil
+	}
+	if obj.Annotations[target.Annotation] == "" {
+		// Nothing else is on record of our own cluster: its storage may lose the release, or we the right to read
+		// it, long before the Clusters are gone.
+		if err := recordTarget(ctx, run, before.Encode()); err != nil {
+			return &refusal{reason: reasonRESTClientError, err: err}
+		}
 	}
 	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", err)
 	return &refusal{reason: v1alpha1.ReasonPruneBlocked, err: err, event: true, stalls: true, wait: r.Jitter(heldPoll)}

@@ -62,6 +62,8 @@ type fakeReleases struct {
 	declares  func() ([]*unstructured.Unstructured, error)
 	// has reports whether our own cluster, or another one, has the release.
 	has func(local bool) bool
+	// hidden is why our own cluster does not tell.
+	hidden error
 	// contents are what a cluster has on record for the release.
 	contents  func() ([]inventory.Entry, error)
 	forgotten int
@@ -80,6 +82,9 @@ func (f *fakeReleases) Uninstall(_ context.Context, r release.Request) (release.
 }
 
 func (f *fakeReleases) Has(_ context.Context, r release.Request) (bool, error) {
+	if r.Local && f.hidden != nil {
+		return false, f.hidden
+	}
 	return f.has != nil && f.has(r.Local), nil
 }
 
@@ -792,14 +797,14 @@ func TestMoveStep(t *testing.T) {
 			h.Spec.TargetNamespace = "web"
 		}), "there", here, nil, "", false, "there", 1},
 		"Itself":      {"the kubeconfig leads home", installed(clusterapi.Cluster, away), "here", here, []string{"prod"}, "", true, "here", 0},
-		"Cluster":     {"it would be built a second time", installed(clusterapi.Cluster, away), "there", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "", 0},
+		"Cluster":     {"it would be built a second time", installed(clusterapi.Cluster, away), "there", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "here", 0},
 		"ClusterGone": {"it was moved", installed(clusterapi.Cluster, away), "there", here, nil, "", false, "there", 1},
 		"ClusterGoneAs": {"with an account of the other cluster, which may read nothing here", installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) {
 			away(h)
 			h.Spec.ServiceAccountName = "next"
 		}), "there", here, nil, "", false, "there", 1},
 		"Mute":        {"the cluster does not tell which it is, and does not have the release", installed("", away), "", here, nil, "", false, "", 1},
-		"MuteCluster": {"the same with a Cluster", installed(clusterapi.Cluster, away), "", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "", 0},
+		"MuteCluster": {"the same with a Cluster", installed(clusterapi.Cluster, away), "", here, []string{"prod"}, v1alpha1.ReasonPruneBlocked, true, "here", 0},
 		"MuteSame":    {"it has the release", installed("", away), "", both, nil, "", true, "", 0},
 		"Home":        {"what was installed there is left there", installed("", recorded("way", "there", home)), "there", nil, nil, "", false, "", 1},
 		"HomeUnknown": {"nobody can tell whether the Cluster is there", installed(clusterapi.Cluster, recorded("gone", "there", home)), "there", nil, nil, v1alpha1.ReasonPruneBlocked, true, "there", 0},
@@ -841,6 +846,54 @@ func TestMoveStep(t *testing.T) {
 			held := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
 			if (held != nil) != stalls || held != nil && strings.Contains(held.Message, "cannot find out") != (tc.there == nil) {
 				t.Errorf("%s: it is told as held: %v", tc.reason, held)
+			}
+		})
+	}
+}
+
+// TestMoveHeldHere: a move away from our own cluster is held until the Clusters are gone from that, whatever becomes of what
+// Helm has of the release here.
+func TestMoveHeldHere(t *testing.T) {
+	way := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	for name, tc := range map[string]struct {
+		reason string
+		hidden error
+		there  []string
+		to     *meta.KubeConfigReference
+		want   string
+		record string
+	}{
+		"Uninstalled": {"by the helm command, which does not wait for the Cluster", nil, []string{"prod"}, way, v1alpha1.ReasonPruneBlocked, "here"},
+		"Forbidden": {"the right to read it was lost", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "sh.helm.release.v1.shop.v1", nil),
+			[]string{"prod"}, way, v1alpha1.ReasonPruneBlocked, "here"},
+		"Gone":      {"the Cluster is not there any more", nil, nil, way, "", "there"},
+		"TakenBack": {"it stays here", nil, []string{"prod"}, nil, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := takeMoving(t, "there", installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = way }), "prod")
+			s.helm.has = func(local bool) bool { return local }
+			look := func(want string) {
+				t.Helper()
+				expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), "", false, 0)
+				wait := time.Duration(0)
+				if want != "" {
+					wait = heldPoll
+				}
+				expect(t, tc.reason, s.Reconciler.move(t.Context(), s.run), want, want != "", wait)
+			}
+			look(v1alpha1.ReasonPruneBlocked)
+			s.helm.has, s.helm.hidden, s.Obj.Spec.KubeConfig = nil, tc.hidden, tc.to
+			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			look(tc.want)
+			on := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(s.Obj), on); err != nil {
+				t.Fatal(err)
+			}
+			if ref, _ := target.Decode(on.Annotations[target.Annotation]); ref.Cluster != tc.record {
+				t.Errorf("%s: on record is %+v, want cluster %q", tc.reason, ref, tc.record)
+			}
+			if left := s.Obj.Status.StorageNamespace == ""; left != (name == "Gone") {
+				t.Errorf("%s: what is here is left: %t", tc.reason, left)
 			}
 		})
 	}
