@@ -60,6 +60,10 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 		if change = target.Moved; same {
 			change = target.Same
 		}
+	case change == target.Same && before != nil && !before.Local() && (before.Cluster == "" || run.target.Cluster == ""):
+		if refused := r.holdUntold(ctx, run, *before); refused != nil {
+			return refused
+		}
 	}
 	switch {
 	case change == target.Moved && letGo:
@@ -74,7 +78,7 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 		err = r.leave(ctx, run, "spec.kubeConfig leads to another cluster than before")
 	case change == target.Replaced:
 		// The former cluster may run on, and only its kubeconfig be another one.
-		if refused := r.holdMove(ctx, run, *before, fmt.Sprintf("have %s %s lead to that one again", run.target.Kind, run.target.Name)); refused != nil {
+		if refused := r.holdMove(ctx, run, *before, leadBack(run.target)); refused != nil {
 			return refused
 		}
 		err = r.leave(ctx, run, fmt.Sprintf("the cluster that %s %s leads to is another one now", run.target.Kind, run.target.Name))
@@ -105,8 +109,8 @@ func recordTarget(ctx context.Context, run *run, about string) error {
 }
 
 // before is the cluster that the status is about: the one on record or, where there is none, our own
-// if that has the release, as none is recorded of that before a move away from it is held. nil is not known, and taken for the one that is
-// declared, as with Flux.
+// if that has the release, as none is recorded of that before a move away from it is held. nil is not known,
+// and taken for the one that is declared, as with Flux.
 func (r *Reconciler) before(ctx context.Context, obj *helmv2.HelmRelease) (*target.Ref, error) {
 	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
 	released := r.seen.releasedTo(client.ObjectKeyFromObject(obj))
@@ -175,6 +179,11 @@ const (
 	takeBack       = "take back the change of spec.kubeConfig"
 )
 
+// leadBack is what a person does who did not mean that a reference leads to another cluster.
+func leadBack(ref target.Ref) string {
+	return fmt.Sprintf("have %s %s lead to that one again", ref.Kind, ref.Name)
+}
+
 // heldMove reports whether a move is held.
 func heldMove(obj *helmv2.HelmRelease) bool {
 	c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
@@ -222,17 +231,53 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref, 
 	}
 	switch {
 	case err != nil:
-		advice := back
-		if !before.Local() { // nothing is recorded of our own cluster
-			advice += " or, if that cluster is gone for good, remove annotation " + target.Annotation
-		}
-		err = fmt.Errorf(willNotInstall+"%s in another cluster: cannot find out whether the one of before has them still: %w; %s", names, err, advice)
+		return r.hold(ctx, run, before, untold(names, before, back, err))
 	case len(there) > 0:
-		err = fmt.Errorf(willNotInstall+"%s in another cluster: the one of before has them, and they would be built a second time; "+
-			"%s, move them with `cascade pivot`, or delete them there", inventory.Names(there), back)
-	default:
+		return r.hold(ctx, run, before, fmt.Errorf(willNotInstall+"%s in another cluster: the one of before has them, and they would be built a second time; "+
+			"%s, move them with `cascade pivot`, or delete them there", inventory.Names(there), back))
+	}
+	return nil
+}
+
+// holdUntold is holdMove where the same reference leads to a cluster of which nothing tells whether it is the one of before.
+// It is, if it has the release; and it is taken for that where no Cluster would be built a second time.
+func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref) *refusal {
+	obj := run.Obj
+	if obj.Status.History.Latest() == nil {
+		return nil // nothing is known to be installed
+	}
+	clusters, unread := r.clustersOf(ctx, run, before)
+	if unread == nil && len(clusters) == 0 {
 		return nil
 	}
+	switch same, err := r.has(ctx, obj, run.target); {
+	case err != nil:
+		return &refusal{reason: reasonRESTClientError, err: err}
+	case same:
+		return nil
+	}
+	names := "Clusters"
+	if unread == nil {
+		names = inventory.Names(clusters)
+	}
+	_, err := r.isOther(ctx, obj, before)
+	if err == nil {
+		err = fmt.Errorf("%s %s leads to a cluster that does not have the release, and it is not known which one was released to", before.Kind, before.Name)
+	}
+	return r.hold(ctx, run, before, untold(names, before, leadBack(before), err))
+}
+
+// untold is why Clusters are not installed while nobody can tell whether the cluster of before has them.
+func untold(names string, before target.Ref, back string, why error) error {
+	if !before.Local() { // our own cluster is not gone
+		back += " or, if that cluster is gone for good, remove annotation " + target.Annotation
+	}
+	return fmt.Errorf(willNotInstall+"%s in another cluster: cannot find out whether the one of before has them still: %w; %s", names, why, back)
+}
+
+// hold has a person decide about a move.
+func (r *Reconciler) hold(ctx context.Context, run *run, before target.Ref, why error) *refusal {
+	obj := run.Obj
 	if obj.Annotations[target.Annotation] == "" {
 		// Nothing else is on record of our own cluster: its storage may lose the release, or we the right to read
 		// it, long before the Clusters are gone.
@@ -240,8 +285,8 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, before target.Ref, 
 			return &refusal{reason: reasonRESTClientError, err: err}
 		}
 	}
-	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", err)
-	return &refusal{reason: v1alpha1.ReasonPruneBlocked, err: err, event: true, stalls: true, wait: r.Jitter(heldPoll)}
+	status.SetCondition(obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", why)
+	return &refusal{reason: v1alpha1.ReasonPruneBlocked, err: why, event: true, stalls: true, wait: r.Jitter(heldPoll)}
 }
 
 // clustersOf are the Clusters of the release that a cluster has. Helm's storage there tells of them where there is no

@@ -823,6 +823,13 @@ func TestMoveStep(t *testing.T) {
 		}), "there", func(local bool) bool { return !local }, nil, "", true, "there", 0},
 		"ReplacedCluster": {"the former may run on, with the Cluster", installed(clusterapi.Cluster, recorded("way", "before", away)), "there", nil, nil,
 			v1alpha1.ReasonPruneBlocked, true, "before", 0},
+		"ReplacedMute": {"it does not tell which it is, and does not have the release", installed(clusterapi.Cluster, recorded("way", "before", away)), "", nil, nil,
+			v1alpha1.ReasonPruneBlocked, true, "before", 0},
+		"MuteNow":      {"it has the release", installed(clusterapi.Cluster, recorded("way", "before", away)), "", both, nil, "", true, "before", 0},
+		"NeverTold":    {"nor did the one of before", installed(clusterapi.Cluster, recorded("way", "", away)), "", nil, nil, v1alpha1.ReasonPruneBlocked, true, "", 0},
+		"TellsNow":     {"the one of before did not", installed(clusterapi.Cluster, recorded("way", "", away)), "there", nil, nil, v1alpha1.ReasonPruneBlocked, true, "", 0},
+		"TellsNowSame": {"it has the release", installed(clusterapi.Cluster, recorded("way", "", away)), "there", both, nil, "", true, "there", 0},
+		"NoneUntold":   {"no Cluster would be built a second time", installed("", recorded("way", "", away)), "", nil, nil, "", true, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := takeMoving(t, tc.uid, tc.obj, tc.there...)
