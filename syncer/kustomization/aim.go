@@ -57,6 +57,11 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 			return end
 		}
 	case target.Replaced:
+		// The former cluster may run on, and only its kubeconfig be another one.
+		if end := r.holdMove(ctx, run, fmt.Errorf("%[1]s %[2]s leads to another cluster now; have it lead to that one again or, if that cluster is gone for good, remove annotation %[3]s",
+			run.target.Kind, run.target.Name, target.Annotation)); end != nil {
+			return end
+		}
 		r.event(run, corev1.EventTypeWarning, nil, "the cluster that %s %s leads to is another one now; what was applied to the former is left behind", run.target.Kind, run.target.Name)
 		obj.Status.Inventory = nil
 	case target.Unidentified:

@@ -9,7 +9,9 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -24,7 +26,8 @@ import (
 const leavePoll = 10 * time.Second
 
 // leave prunes what was applied to another cluster. That is tried for
-// spec.timeout; then the objects are left there, and an event says so.
+// spec.timeout; then the objects are left there, and an event says so. A move with
+// Clusters waits for a person then.
 func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	obj := run.Obj
 	owned, err := entries(obj.Status.Inventory)
@@ -55,12 +58,42 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 		}
 	}
 	if run.known.leaving(run.start, r.Now()) > obj.GetTimeout() {
+		if end := r.holdMove(ctx, run, fmt.Errorf(
+			"%w; take back the change of spec.kubeConfig, or set spec.prune: false to leave behind what is in the cluster of before", err)); end != nil {
+			return end
+		}
 		r.event(run, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)
 		obj.Status.Inventory = nil
 		return nil
 	}
 	status.MarkFailing(obj, meta.PruneFailedReason, fmt.Errorf("cannot prune in the cluster that was applied to before: %w", err))
 	return again(min(obj.GetRetryInterval(), leavePoll))
+}
+
+// holdMove ends the reconcile where Clusters would be built a second time: those that are declared still, the next cluster
+// does not have, and the one of before, which cannot be asked, may run. Nobody would answer for these any more. why tells
+// what to do, too.
+func (r *Reconciler) holdMove(ctx context.Context, run *run, why error) *end {
+	owned, err := entries(run.Obj.Status.Inventory)
+	if err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	declared := inventory.ClustersAmong(inventory.Union(inventory.OfAll(run.rendering.Objects), run.kept()))
+	clusters := slices.DeleteFunc(owned, func(e inventory.Entry) bool {
+		return !clusterapi.IsCluster(e.GroupKind()) || !slices.ContainsFunc(declared, func(c types.NamespacedName) bool {
+			return c.Name == e.Name && (c.Namespace == e.Namespace || c.Namespace == "")
+		}) || run.cluster.InServed(e.GroupKind(), func(served *apimeta.RESTMapping) error {
+			o := &metav1.PartialObjectMetadata{}
+			o.SetGroupVersionKind(served.GroupVersionKind)
+			return run.cluster.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
+		}) == nil
+	})
+	if len(clusters) == 0 {
+		return nil
+	}
+	r.pruneHeld(run, &v1alpha1.HeldPrune{Protected: int32(len(clusters))}, fmt.Errorf(
+		"will not apply %s to another cluster: the one of before may have them still, and they would be built a second time: %w", inventory.Names(clusters), why))
+	return again(blockedPoll)
 }
 
 // unfinished takes in how far a removal has come. It ends the reconcile while something has to

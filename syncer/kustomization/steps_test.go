@@ -788,6 +788,60 @@ func TestLeavingSince(t *testing.T) {
 	}
 }
 
+// TestClustersMoveOnce: Clusters that are declared still are not built a second time in the next cluster, while the one of
+// before cannot be asked.
+func TestClustersMoveOnce(t *testing.T) {
+	a, cluster := entry("a"), inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
+	both := []inventory.Entry{a, cluster}
+	way := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+	for name, tc := range map[string]struct {
+		reason string
+		// from is the Secret that is on record, to where it is to be applied by now.
+		from string
+		to   *meta.KubeConfigReference
+		// late is how long the object has tried to leave the former.
+		late            time.Duration
+		owned, declared []inventory.Entry
+		// there are Clusters of our own cluster.
+		there []string
+		held  bool
+	}{
+		"Replaced":            {"the Secret has the kubeconfig of another cluster", "way", way, 0, both, both, nil, true},
+		"ReplacedNoCluster":   {"what can be lost is left there", "way", way, 0, []inventory.Entry{a}, both, nil, false},
+		"ReplacedNotDeclared": {"the next one gets none", "way", way, 0, both, []inventory.Entry{a}, nil, false},
+		"Mute":                {"the former does not answer", "gone", nil, 6 * time.Minute, both, both, nil, true},
+		"MuteNoCluster":       {"what can be lost is left there", "gone", nil, 6 * time.Minute, []inventory.Entry{a}, []inventory.Entry{a}, nil, false},
+		"MuteMoved":           {"a pivot took the Cluster to the next one", "gone", nil, 6 * time.Minute, both, both, []string{"prod"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := target.Ref{Kind: "Secret", Name: tc.from, Cluster: "before"}.Encode()
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.KubeConfig, k.Status.Inventory = tc.to, refs(tc.owned)
+				k.Annotations = map[string]string{target.Annotation: record}
+			}), clusterServer(t, "there"))
+			s.dials()
+			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			s.run.rendering, s.run.target = &render.Rendering{}, target.Of(s.Obj, "")
+			for _, e := range tc.declared {
+				s.run.rendering.Objects = append(s.run.rendering.Objects, e.Object())
+			}
+			if tc.late > 0 {
+				s.run.known.leaving(s.now, s.now.Add(tc.late))
+				s.now = s.now.Add(tc.late)
+				s.run.start = s.now
+			}
+			w := want{goes: true, events: 1}
+			if tc.held {
+				w = want{says: "False/PruneBlocked", after: blockedPoll, events: 1}
+			}
+			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), w)
+			if kept := s.Obj.Status.Inventory != nil && s.Obj.Annotations[target.Annotation] == record; kept != tc.held {
+				t.Errorf("%s: the inventory is %v, and on record is %s", tc.reason, s.Obj.Status.Inventory, s.Obj.Annotations[target.Annotation])
+			}
+		})
+	}
+}
+
 // TestAimElsewhere: what becomes of the objects when a Kustomization is given a kubeconfig.
 func TestAimElsewhere(t *testing.T) {
 	a, b := entry("a"), entry("b") // b is not declared any more
