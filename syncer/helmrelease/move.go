@@ -35,7 +35,9 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 	if err != nil {
 		return refuse(err)
 	}
-	if before == nil && run.target.Local() {
+	// Who removes the record of a cluster that is gone, as a held move says, does not say that the status is about the next one.
+	letGo := before == nil && heldMove(obj)
+	if before == nil && run.target.Local() && !letGo {
 		return nil
 	}
 	local, err := r.Targets.Identify(ctx, obj.Namespace, target.Ref{})
@@ -46,8 +48,6 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 		return refuse(err)
 	}
 	change := target.Compare(before, run.target, local.Cluster)
-	// Who removes the record of a cluster that is gone, as a held move says, does not say that the status is about the next one.
-	letGo := before == nil && heldMove(obj)
 	switch {
 	case obj.Status.StorageNamespace == "":
 		change = target.Same // nothing was installed
@@ -67,7 +67,7 @@ func (r *Reconciler) move(ctx context.Context, run *run) *refusal {
 	}
 	switch {
 	case change == target.Moved && letGo:
-		err = r.leave(ctx, run, "the record of the former cluster was removed")
+		err = r.leave(ctx, run, letGoWhy)
 	case change == target.Moved:
 		if before.Local() {
 			before.Cluster = local.Cluster
@@ -179,6 +179,9 @@ const (
 	takeBack       = "take back the change of spec.kubeConfig"
 )
 
+// letGoWhy is why nothing is uninstalled of a cluster that a person let go.
+const letGoWhy = "the record of the former cluster was removed"
+
 // leadBack is what a person does who did not mean that a reference leads to another cluster.
 func leadBack(ref target.Ref) string {
 	return fmt.Sprintf("have %s %s lead to that one again", ref.Kind, ref.Name)
@@ -198,7 +201,8 @@ func unholdMove(obj *helmv2.HelmRelease) {
 }
 
 // takenBack ends the hold of a move that was taken back, whatever the release waits for now: it may be suspended, or its
-// chart may be missing, for long. Of a Secret that leads to another cluster the spec tells nothing: move ends that hold.
+// chart may be missing, for long. Of a Secret that leads to another cluster the spec tells nothing, nor of a former cluster
+// that was let go, whose record was removed: move ends that hold.
 func (r *Reconciler) takenBack(obj *helmv2.HelmRelease) {
 	c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
 	if c == nil || !strings.Contains(c.Message, takeBack) {
@@ -206,13 +210,10 @@ func (r *Reconciler) takenBack(obj *helmv2.HelmRelease) {
 	}
 	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
 	recorded, err := target.Recorded(obj, wanted, r.seen.releasedTo(client.ObjectKeyFromObject(obj)))
-	if err != nil {
+	if err != nil || recorded == nil {
 		return // which move tells
 	}
-	before := target.Ref{} // of our own cluster nothing is on record
-	if recorded != nil {
-		before = target.Ref{Kind: recorded.Kind, Name: recorded.Name, Key: recorded.Key}
-	}
+	before := target.Ref{Kind: recorded.Kind, Name: recorded.Name, Key: recorded.Key}
 	if target.Compare(&before, wanted, "") == target.Same {
 		unholdMove(obj)
 	}

@@ -821,6 +821,12 @@ func TestMoveStep(t *testing.T) {
 			away(h)
 			holding(h, willNotInstall+"Cluster/apps/prod in another cluster")
 		}), "there", func(local bool) bool { return !local }, nil, "", true, "there", 0},
+		"LetGoHome": {"and it comes home, where a release of its name may be somebody else's", installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) {
+			holding(h, willNotInstall+"Cluster/apps/prod in another cluster; "+takeBack)
+		}), "there", nil, nil, "", false, "", 1},
+		"LetGoHere": {"and the release is here", installed(clusterapi.Cluster, func(h *helmv2.HelmRelease) {
+			holding(h, willNotInstall+"Cluster/apps/prod in another cluster; "+takeBack)
+		}), "there", here, nil, "", true, "", 0},
 		"ReplacedCluster": {"the former may run on, with the Cluster", installed(clusterapi.Cluster, recorded("way", "before", away)), "there", nil, nil,
 			v1alpha1.ReasonPruneBlocked, true, "before", 0},
 		"ReplacedMute": {"it does not tell which it is, and does not have the release", installed(clusterapi.Cluster, recorded("way", "before", away)), "", nil, nil,
@@ -918,14 +924,19 @@ func TestMoveTakenBack(t *testing.T) {
 	away := func(h *helmv2.HelmRelease) {
 		h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
 	}
+	here := func(h *helmv2.HelmRelease) { target.SetRecorded(h, target.Ref{Cluster: "here"}.Encode()) }
 	const move = willNotInstall + "Cluster/apps/prod in another cluster: the one of before has them; "
 	for name, tc := range map[string]struct {
 		reason, message string
 		change          func(*helmv2.HelmRelease)
 		held            bool
 	}{
-		"TakenBack": {"it waits for its chart", move + takeBack, func(*helmv2.HelmRelease) {}, false},
-		"Suspended": {"nobody looks at it any more", move + takeBack, func(h *helmv2.HelmRelease) { h.Spec.Suspend = true }, false},
+		"TakenBack": {"it waits for its chart", move + takeBack, here, false},
+		"Suspended": {"nobody looks at it any more", move + takeBack, func(h *helmv2.HelmRelease) {
+			here(h)
+			h.Spec.Suspend = true
+		}, false},
+		"LetGo": {"from another cluster, whose record was removed: nothing that is here is its own", move + takeBack, func(*helmv2.HelmRelease) {}, true},
 		"Recorded": {"from a third cluster", move + takeBack, func(h *helmv2.HelmRelease) {
 			away(h)
 			recordAt(h, "way", "there")
@@ -1048,6 +1059,8 @@ func TestElsewhereUnapplied(t *testing.T) {
 		"NoWay":   {"the Secret is not there yet", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig.SecretRef.Name = "later" }, func(local bool) bool { return local }, true, false, 0},
 		"Home":    {"it was to come back", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = nil; recordAt(h, "way", "there") }, nil, false, true, 0},
 		"Another": {"the kubeconfig leads to a cluster that was built anew", func(h *helmv2.HelmRelease) { recordAt(h, "way", "before") }, nil, false, false, 1},
+		"LetGo":   {"the record of the former was removed, and what is there is somebody else's", func(h *helmv2.HelmRelease) { holding(h, willNotInstall+"Clusters") }, nil, false, false, 1},
+		"LetGoIn": {"the same, and it is the cluster of before", func(h *helmv2.HelmRelease) { holding(h, willNotInstall+"Clusters") }, func(local bool) bool { return !local }, false, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) {

@@ -61,12 +61,14 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	case removed:
 		return leave("the kind HelmRelease itself is being removed")
 	}
-	at := target.OfRelease(obj, r.Targets.ServiceAccount)
+	at, letGo := target.OfRelease(obj, r.Targets.ServiceAccount), false
 	switch before, err := r.before(ctx, obj); {
 	case err != nil:
 		return stay(err)
 	case before != nil:
 		at = *before
+	default:
+		letGo = heldMove(obj)
 	}
 	switch why, _, err := r.Targets.ClusterGone(ctx, obj.Namespace, at); {
 	case err != nil:
@@ -92,6 +94,16 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 		return stay(err)
 	case other:
 		return leave(fmt.Sprintf("the cluster that %s %s leads to is another one now", at.Kind, at.Name))
+	}
+	if letGo {
+		// A release of the name there may be somebody else's.
+		switch same, err := r.has(ctx, obj, at); {
+		case err != nil:
+			return stay(err)
+		case !same:
+			return leave(letGoWhy)
+		}
+		unholdMove(obj)
 	}
 	outcome, err := r.Releases.Uninstall(ctx, release.Request{
 		Object: obj, Cluster: cluster, Local: at.Local(), Save: run.Write, Log: log.FromContext(ctx),
