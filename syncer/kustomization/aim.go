@@ -120,15 +120,21 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 }
 
 // recordCluster adds to a record of an earlier version whose kubeconfig it is about, while the Secret is there
-// to tell. With a cluster that does not answer, or an object that is not built or is being deleted, no other record
-// follows, and once Cluster API has taken the cluster down nothing else tells that it is gone.
+// to tell. What Flux applied has no record, and is taken to be about the present target. With a cluster that does not
+// answer, or an object that is not built or is being deleted, no other record follows, and once Cluster API has taken the
+// cluster down nothing else tells that it is gone.
 func (r *Reconciler) recordCluster(ctx context.Context, run *run) error {
 	if run.known.appliedTo() != nil {
 		return nil // it was recorded before that
 	}
+	obj := run.Obj
+	ref, err := target.Decode(obj.Annotations[target.Annotation])
+	if i := obj.Status.Inventory; obj.Annotations[target.Annotation] == "" && i != nil && len(i.Entries) > 0 {
+		ref, err = target.Of(obj, r.Targets.ServiceAccount), nil
+	}
 	// What is wrong with a record is told where it is needed.
-	if ref, err := target.Decode(run.Obj.Annotations[target.Annotation]); err == nil && ref.OfCluster == "" {
-		if ref.OfCluster = r.Targets.OfCluster(ctx, run.Obj.Namespace, ref); ref.OfCluster != "" {
+	if err == nil && ref.OfCluster == "" {
+		if ref.OfCluster = r.Targets.OfCluster(ctx, obj.Namespace, ref); ref.OfCluster != "" {
 			return r.recordTarget(ctx, run, ref.Encode())
 		}
 	}

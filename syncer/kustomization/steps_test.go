@@ -1559,7 +1559,7 @@ func TestClusterTakenDown(t *testing.T) {
 }
 
 // TestRecordOfBefore: a record of a version that did not write down whose kubeconfig it is about gets that while the
-// Secret tells, also where nothing is applied any more, so that the Kustomization goes once both are gone.
+// Secret tells, and so does what has no record, also where nothing is applied any more, so that the Kustomization goes once both are gone.
 func TestRecordOfBefore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -1570,6 +1570,9 @@ func TestRecordOfBefore(t *testing.T) {
 		"Deleted":       {"Cluster API takes the cluster down meanwhile", func(k *kustomizev1.Kustomization) { k.DeletionTimestamp = &metav1.Time{Time: noon} }, "edge", true},
 		"NotBuilt":      {"it has no source, and may be deleted next", func(*kustomizev1.Kustomization) {}, "edge", false},
 		"NeverACluster": {"somebody made the Secret", func(k *kustomizev1.Kustomization) { k.DeletionTimestamp = &metav1.Time{Time: noon} }, "", false},
+		"Flux": {"it was taken over, and Flux records nothing", func(k *kustomizev1.Kustomization) {
+			k.Annotations, k.DeletionTimestamp = nil, &metav1.Time{Time: noon}
+		}, "edge", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := target.Ref{Kind: "Secret", Name: "edge-kubeconfig", Key: "value", User: target.User("apps", "ops"), Cluster: "there"}
@@ -1600,6 +1603,9 @@ func TestRecordOfBefore(t *testing.T) {
 				return obj
 			}
 			want := before
+			if name == "Flux" {
+				want.User, want.Cluster = "", ""
+			}
 			want.OfCluster = tc.of
 			if obj := look(); obj.Annotations[target.Annotation] != want.Encode() || !slices.Contains(obj.Finalizers, kustomizev1.KustomizationFinalizer) {
 				t.Fatalf("%s: with the Cluster there, on record is %s; finalizers %q", tc.reason, obj.Annotations[target.Annotation], obj.Finalizers)
