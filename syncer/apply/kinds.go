@@ -94,10 +94,16 @@ func (c *Cluster) ServedVersion(ctx context.Context, e inventory.Entry) (string,
 	case !meta.IsNoMatchError(err):
 		return "", fmt.Errorf("cannot find kind %s: %w", e.Kind, err)
 	}
+	return "", c.ConfirmGone(ctx, e)
+}
+
+// ConfirmGone is nil if the kind of an entry, which turned out not to be served, is gone, and its objects with it. Else
+// it says why that is not certain.
+func (c *Cluster) ConfirmGone(ctx context.Context, e inventory.Entry) error {
 	if is := c.kindGone(ctx, e); is.State != inventory.Absent {
-		return "", errors.New(is.Problem)
+		return errors.New(is.Problem)
 	}
-	return "", nil
+	return nil
 }
 
 // relocate asks the API server for the versions of a kind, after it turned out

@@ -370,13 +370,18 @@ func (r *Reconciler) among(ctx context.Context, obj *helmv2.HelmRelease, ref tar
 			o.SetGroupVersionKind(served.GroupVersionKind)
 			return cluster.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
 		})
-		switch {
-		case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		case err != nil:
-			return nil, fmt.Errorf("cannot read %s: %w", e, err)
-		default:
-			there = append(there, e)
+		if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+			continue
 		}
+		if apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // Cluster API may have been removed there, after a pivot
+			if err = cluster.ConfirmGone(ctx, e); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", e, err)
+		}
+		there = append(there, e)
 	}
 	return there, nil
 }

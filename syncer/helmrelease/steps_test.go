@@ -680,7 +680,7 @@ func TestAimStep(t *testing.T) {
 	}
 }
 
-// otherCluster is the way to another cluster, which tells whose it is unless uid is empty.
+// otherCluster is the way to another cluster, which tells whose it is unless uid is empty. It does not have Cluster API.
 func otherCluster(t *testing.T, uid string) *corev1.Secret {
 	t.Helper()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -692,7 +692,17 @@ func otherCluster(t *testing.T, uid string) *corev1.Secret {
 		case "/api":
 			answer = metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
 		case "/apis":
-			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+			version := metav1.GroupVersionForDiscovery{GroupVersion: "apiregistration.k8s.io/v1", Version: "v1"}
+			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{
+				{Name: "apiregistration.k8s.io", Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},
+			}}
+		case "/apis/apiregistration.k8s.io/v1":
+			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "apiregistration.k8s.io/v1",
+				APIResources: []metav1.APIResource{{Name: "apiservices", Kind: "APIService", Verbs: metav1.Verbs{"list"}}}}
+		case "/apis/apiregistration.k8s.io/v1/apiservices":
+			answer = map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIServiceList", "items": []any{}}
+		case "/apis/apiextensions.k8s.io/v1/customresourcedefinitions":
+			answer = metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
 		case "/api/v1":
 			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
 				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}}}
@@ -808,6 +818,7 @@ func TestMoveStep(t *testing.T) {
 		"MuteSame":    {"it has the release", installed("", away), "", both, nil, "", true, "", 0},
 		"Home":        {"what was installed there is left there", installed("", recorded("way", "there", home)), "there", nil, nil, "", false, "", 1},
 		"HomeUnknown": {"nobody can tell whether the Cluster is there", installed(clusterapi.Cluster, recorded("gone", "there", home)), "there", nil, nil, v1alpha1.ReasonPruneBlocked, true, "there", 0},
+		"Removed":     {"Cluster API was removed there, after a pivot", installed(clusterapi.Cluster, recorded("way", "there", home)), "there", nil, nil, "", false, "", 1},
 		"Replaced":    {"the kubeconfig leads to another cluster", installed("", recorded("way", "before", away)), "there", nil, nil, "", false, "there", 1},
 		"LedBack": {"the Secret has the kubeconfig of before again", installed(clusterapi.Cluster, recorded("way", "there", func(h *helmv2.HelmRelease) {
 			away(h)
