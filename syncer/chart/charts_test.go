@@ -656,14 +656,14 @@ func TestOtherIndex(t *testing.T) {
 	looks("it was not asked for this one", "gone too", false, ErrOtherIndex, 2)
 	looks("it has answered for both", "gone", false, ErrOtherIndex, 2)
 	looks("this one is known", first, false, nil, 2)
-	s.others["gone"] = time.Now().Add(-askAgain)
+	s.others["gone"] = time.Now().Add(-AskAgain)
 	looks("nothing newer is wanted", "gone", true, ErrOtherIndex, 2)
 	looks("it may have it by now", "gone", false, ErrOtherIndex, 3)
 	server.handle = func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return true
 	}
-	s.others["gone"] = time.Now().Add(-askAgain)
+	s.others["gone"] = time.Now().Add(-AskAgain)
 	looks("what it has answered stands", "gone", false, ErrOtherIndex, 4)
 	looks("nobody has to wait for it again", "gone", false, ErrOtherIndex, 4)
 	looks("nobody knows whether it has this one", "new", false, ErrNoAnswer, 5)

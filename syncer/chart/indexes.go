@@ -130,9 +130,9 @@ func (u unanswered) Is(target error) bool { return target == ErrNoAnswer }
 
 func (u unanswered) Unwrap() error { return u.error }
 
-// askAgain is after how long a server is asked again for an index in whose place it had another one: where
+// AskAgain is after how long a server is asked again for an index in whose place it had another one: where
 // several machines answer for it, some of them have a new index later.
-const askAgain = 10 * time.Minute
+const AskAgain = 10 * time.Minute
 
 // get is Fetch without asking the server for what is there already, and without an
 // end to the use of other repositories. If the repository has a revision, no other index than that is
@@ -166,7 +166,7 @@ func (x *Indexes) get(ctx context.Context, s *shared, r Repository) (*Index, err
 // called with the lock held.
 func (s *shared) hasOther(r Repository, now time.Time) bool {
 	seen, other := s.others[r.Revision]
-	return other && (r.Held || now.Sub(seen) < askAgain)
+	return other && (r.Held || now.Sub(seen) < AskAgain)
 }
 
 // noteOther notes that the server has another index than that of a revision. It is called with the lock held.

@@ -134,7 +134,8 @@ func (r *HelmCharts) fetch(ctx context.Context, key source.Key, obj *sourcev1.He
 	if obj.Spec.Verify == nil {
 		status.RemoveCondition(obj, sourcev1.SourceVerifiedCondition)
 	}
-	build, failed := r.build(ctx, key, obj)
+	got := &fetched{}
+	build, failed := r.build(ctx, key, obj, got)
 	if failed != nil {
 		return nil, failed
 	}
@@ -148,20 +149,19 @@ func (r *HelmCharts) fetch(ctx context.Context, key source.Key, obj *sourcev1.He
 	}
 	r.builds[key] = build
 	r.mu.Unlock()
-	return &fetched{
-		snapshot: build.Snapshot, reason: build.Reason(), message: build.Summary(), eventReason: build.Reason(), event: build.Summary(),
-		observe: func() {
-			obj.Status.ObservedChartName = build.Name
-			obj.Status.ObservedValuesFiles = nil
-			if obj.Spec.IgnoreMissingValuesFiles {
-				obj.Status.ObservedValuesFiles = build.ValuesFiles
-			}
-		},
-	}, nil
+	got.snapshot, got.reason, got.message, got.eventReason, got.event = build.Snapshot, build.Reason(), build.Summary(), build.Reason(), build.Summary()
+	got.observe = func() {
+		obj.Status.ObservedChartName = build.Name
+		obj.Status.ObservedValuesFiles = nil
+		if obj.Spec.IgnoreMissingValuesFiles {
+			obj.Status.ObservedValuesFiles = build.ValuesFiles
+		}
+	}
+	return got, nil
 }
 
-// build makes the chart from the source that the object names.
-func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.HelmChart) (*chart.Build, *failure) {
+// build makes the chart from the source that the object names. got is what comes of it, as far as the build tells.
+func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.HelmChart, got *fetched) (*chart.Build, *failure) {
 	ref := obj.Spec.SourceRef
 	from := source.Key{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: obj.Namespace, Name: ref.Name}}
 	spec := r.spec(key, obj)
@@ -173,13 +173,13 @@ func (r *HelmCharts) build(ctx context.Context, key source.Key, obj *sourcev1.He
 		if err := r.Client.Get(ctx, from.NamespacedName, repo); err != nil {
 			return nil, unavailable(err)
 		}
-		if repo.Spec.Type != sourcev1.HelmRepositoryTypeOCI {
-			if repo.Status.Artifact == nil {
-				return nil, noArtifact(from)
-			}
+		http := repo.Spec.Type != sourcev1.HelmRepositoryTypeOCI
+		if http && repo.Status.Artifact == nil {
+			return nil, noArtifact(from)
+		}
+		if build, err = r.fromRepository(ctx, key, obj, repo, spec, got); http && got.after == 0 {
 			obj.Status.ObservedSourceArtifactRevision = repo.Status.Artifact.Revision
 		}
-		build, err = r.fromRepository(ctx, key, obj, repo, spec)
 	case sourcev1.GitRepositoryKind, sourcev1.BucketKind:
 		o, ferr := r.From.Object(ctx, from)
 		if ferr != nil {
@@ -261,7 +261,7 @@ func (r *HelmCharts) spec(key source.Key, obj *sourcev1.HelmChart) chart.Spec {
 	}
 }
 
-func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *sourcev1.HelmChart, repo *sourcev1.HelmRepository, spec chart.Spec) (*chart.Build, error) {
+func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *sourcev1.HelmChart, repo *sourcev1.HelmRepository, spec chart.Spec, got *fetched) (*chart.Build, error) {
 	repository, origin, err := r.chartRepository(ctx, key, repo)
 	if err != nil {
 		return nil, err
@@ -300,6 +300,8 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 	case repo.Spec.Suspend:
 		return nil, &source.Error{Reason: reasonSourceUnavailable, Err: fmt.Errorf(
 			"failed to get source: HelmRepository '%s' is suspended, and its server has another index by now; resume it to use that", repo.Name)}
+	default:
+		got.after = chart.AskAgain // where several machines answer, some have a new index later
 	}
 	repository.Revision = ""
 	build, found := r.Charts.FromRepository(ctx, repository, spec, verify)

@@ -94,6 +94,13 @@ func (s *chartServer) publish(version string) {
 	s.versions = append(s.versions, version)
 }
 
+// withdraw has the server answer without the newest version.
+func (s *chartServer) withdraw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.versions = s.versions[:len(s.versions)-1]
+}
+
 // leave has the server answer nobody, or everybody again.
 func (s *chartServer) leave(away bool) {
 	s.mu.Lock()
@@ -278,6 +285,36 @@ func TestRepositoryOfAnother(t *testing.T) {
 	fails("it may be in the index of the status")
 	server.leave(false)
 	wants("the server answers", "4.0.0")
+}
+
+// TestRepositoryBehind: a chart that was built from another index than the one that its HelmRepository has by now, as one of
+// several machines has that later, is looked at again soon, and its status does not name the index that it is not of.
+func TestRepositoryBehind(t *testing.T) {
+	b, server := newGitBench(t), newChartServer(t, "1.3.0")
+	b.inRepository(server, "*")
+	_, repositories := b.helm()
+	charts, _ := b.helm()
+	charts.Shard = func(o client.Object) bool { return o.GetName() == "shop" }
+	b.helmRepository(repositories, nil)
+	first := b.chart(charts).Status.ObservedSourceArtifactRevision
+	server.publish("1.4.0")
+	b.helmRepository(repositories, nil)
+	server.withdraw()
+	for _, version := range []string{"*", "1.3.0"} {
+		want := time.Duration(0) // it is the same in each index
+		if version == "*" {
+			want = chart.AskAgain
+		}
+		b.ask(version)
+		res, err := charts.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "shop"}})
+		if err != nil || res.RequeueAfter != want {
+			t.Errorf("version %s is looked at again after %s, want %s: %v", version, res.RequeueAfter, want, err)
+		}
+		c := b.chart(charts)
+		if c.Status.Artifact == nil || c.Status.Artifact.Revision != "1.3.0" || first == "" || (c.Status.ObservedSourceArtifactRevision == first) != (version == "*") {
+			t.Errorf("version %s is %+v, from the index %s, and there was %s", version, c.Status.Artifact, c.Status.ObservedSourceArtifactRevision, first)
+		}
+	}
 }
 
 // TestSuspendedChart: a process that begins has the chart that a suspended HelmChart had, if

@@ -155,6 +155,8 @@ type fetched struct {
 	sameReason, same string
 	// observe records in the status what the content was made of.
 	observe func()
+	// after is when to look again, if that is sooner than at the interval.
+	after time.Duration
 }
 
 // indexFile is the artifact of a source that is no tree of files.
@@ -529,7 +531,7 @@ func fetchSource[T sourceObject](ctx context.Context, s *Sources, kind sourceKin
 	s.succeeded(ctx, before, obj, fields, got, artifact)
 	s.handOver(key, artifact, got.snapshot)
 	s.keep(ctx, key, obj, got.snapshot)
-	return ctrl.Result{RequeueAfter: s.Jitter(obj.GetRequeueAfter())}, nil
+	return again(got.after, ctrl.Result{RequeueAfter: s.Jitter(obj.GetRequeueAfter())}), nil
 }
 
 // pack stores what was fetched, if somebody wants it packed, and describes it.
