@@ -364,7 +364,7 @@ func kustomization() Section {
 			{
 				Reasons: []string{"PruneBlocked"},
 				Means:   "deletes are held: too many, or something protected is among them ([safety](safety.md)); or Clusters would be built a second time in another cluster, to which `spec.kubeConfig` leads by now",
-				Next:    "restore in Git; or `cascade approve prune`; or, for protected objects, confirm in one commit and remove in the next; for Clusters, as the message says",
+				Next:    "restore in Git; or `cascade approve prune`; or, for protected objects, confirm in one commit and remove in the next",
 			},
 			{
 				Reasons: []string{"PruneApproved"},
