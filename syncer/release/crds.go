@@ -57,14 +57,15 @@ func (d definitions) apply(cfg *action.Configuration, obj *v2.HelmRelease, c *ch
 	} else {
 		applied, err = replaceDefinitions(cfg, list, d.serverSide)
 	}
-	if err != nil || len(applied) == 0 {
+	if err != nil {
 		return err
 	}
 	waiter, err := cfg.KubeClient.GetWaiter(d.wait)
 	if err != nil {
 		return fmt.Errorf("failed to create CustomResourceDefinition waiter: %w", err)
 	}
-	if err := waiter.Wait(applied, definitionWait); err != nil {
+	// One that is there already may have been created a moment ago, by another release.
+	if err := waiter.Wait(list, definitionWait); err != nil {
 		return fmt.Errorf("failed to wait for CustomResourceDefinition(s): %w", err)
 	}
 	cfg.Logger().Info(fmt.Sprintf("successfully applied %d CustomResourceDefinition(s)", len(applied)))
@@ -131,13 +132,21 @@ func buildDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.C
 	})
 }
 
-// createDefinitions creates those that are not there yet.
+// createDefinitions creates those that are not there yet. Each is looked for first: what is applied by the
+// server is replaced if it is there, and an older definition takes fields away from all objects of its kind.
 func createDefinitions(cfg *action.Configuration, list kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
 	var created kube.ResourceList
 	for i, info := range list {
-		res, err := cfg.KubeClient.Create(list[i:i+1], kube.ClientCreateOptionServerSideApply(serverSide, serverSide))
+		there, err := liveDefinition(info)
+		if err != nil {
+			return nil, err
+		}
+		var res *kube.Result
+		if there == nil {
+			res, err = cfg.KubeClient.Create(list[i:i+1], kube.ClientCreateOptionServerSideApply(serverSide, serverSide))
+		}
 		switch {
-		case apierrors.IsAlreadyExists(err):
+		case there != nil, apierrors.IsAlreadyExists(err):
 			cfg.Logger().Info(fmt.Sprintf("CustomResourceDefinition %s is already present. Skipping.", info.Name))
 		case err != nil:
 			return nil, fmt.Errorf("failed to create CustomResourceDefinition %s: %w", info.Name, err)
@@ -149,18 +158,29 @@ func createDefinitions(cfg *action.Configuration, list kube.ResourceList, server
 	return created, nil
 }
 
+// liveDefinition is a definition as it is in the cluster; nil if it is not there.
+func liveDefinition(info *resource.Info) (*resource.Info, error) {
+	live := *info
+	switch err := live.Get(); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("failed to get CustomResourceDefinition %s: %w", info.Name, err)
+	}
+	return &live, nil
+}
+
 // replaceDefinitions creates those that are not there and replaces the others.
 func replaceDefinitions(cfg *action.Configuration, list kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
 	var there kube.ResourceList
 	for _, info := range list {
-		live := *info
-		switch err := live.Get(); {
-		case apierrors.IsNotFound(err):
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("failed to get CustomResourceDefinition %s: %w", info.Name, err)
+		live, err := liveDefinition(info)
+		if err != nil {
+			return nil, err
 		}
-		there = append(there, &live)
+		if live != nil {
+			there = append(there, live)
+		}
 	}
 	options := []kube.ClientUpdateOption{kube.ClientUpdateOptionServerSideApply(serverSide, serverSide)}
 	if !serverSide {

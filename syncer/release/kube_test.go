@@ -32,7 +32,7 @@ import (
 // widgets is the group of a kind that is defined by somebody.
 const widgets = "shop.io"
 
-// smallServer is an API server that has ConfigMaps, PersistentVolumeClaims and Widgets, which are
+// smallServer is an API server that has ConfigMaps, PersistentVolumeClaims, Widgets and definitions, which are
 // read, applied and deleted by the name of their path. It has no Secrets.
 type smallServer struct {
 	objects map[string]*unstructured.Unstructured
@@ -81,7 +81,7 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 		return http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
 	case "/apis":
 		groups := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}}
-		for _, name := range []string{"apiregistration.k8s.io", widgets} {
+		for _, name := range []string{"apiregistration.k8s.io", "apiextensions.k8s.io", widgets} {
 			if name == widgets && s.noWidgets {
 				if s.groups == 0 {
 					continue
@@ -96,6 +96,8 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 		return resources("v1", metav1.APIResource{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true},
 			metav1.APIResource{Name: "persistentvolumeclaims", SingularName: "persistentvolumeclaim", Kind: "PersistentVolumeClaim", Namespaced: true},
 			metav1.APIResource{Name: "secrets", SingularName: "secret", Kind: "Secret", Namespaced: true})
+	case "/apis/apiextensions.k8s.io/v1":
+		return resources("apiextensions.k8s.io/v1", metav1.APIResource{Name: "customresourcedefinitions", SingularName: "customresourcedefinition", Kind: "CustomResourceDefinition"})
 	case "/apis/apiregistration.k8s.io/v1":
 		return resources("apiregistration.k8s.io/v1", metav1.APIResource{Name: "apiservices", SingularName: "apiservice", Kind: "APIService"})
 	case "/apis/apiregistration.k8s.io/v1/apiservices":
