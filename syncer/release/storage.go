@@ -324,7 +324,7 @@ func (e *expansion) Write(text []byte) (int, error) {
 type observer struct {
 	driver.Driver
 	// original is what the storage is to hold instead of the chart that was
-	// rendered; nil if nothing was rendered.
+	// rendered, but for its values; nil if nothing was rendered.
 	rendered, original *chart.Chart
 	wrote              func(*helmrelease.Release)
 }
@@ -358,8 +358,11 @@ func (o *observer) write(rel helmreleaser.Releaser, write func(helmreleaser.Rele
 	}
 	kept := r
 	if o.rendered != nil && r.Chart == o.rendered {
-		plain := *r
-		plain.Chart = o.original
+		// Its values are those that Helm gave it, with what subcharts say by default, and with those of the revision before
+		// where they are preserved: an upgrade that preserves values takes them from here.
+		plain, c := *r, *o.original
+		c.Values = o.rendered.Values
+		plain.Chart = &c
 		kept = &plain
 	}
 	if err := write(kept); err != nil {
