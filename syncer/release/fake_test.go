@@ -15,6 +15,7 @@ import (
 	"github.com/fluxcd/pkg/ssa"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"github.com/go-logr/logr"
+	"helm.sh/helm/v4/pkg/chart/common/util"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/release/common"
@@ -30,6 +31,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
 )
 
 // fakeWorld is the world of a run without a cluster: Helm's storage and actions, and
@@ -188,7 +190,11 @@ func (h *memoryHelm) install(context.Context) error {
 }
 
 func (h *memoryHelm) upgrade(ctx context.Context) error {
-	if err := h.make(Upgrade, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, h.run.req.Values); err != nil {
+	values := h.run.req.Values
+	if n := len(h.stored); n > 0 && h.run.obj.GetUpgrade().PreserveValues {
+		values = util.CoalesceTables(sandbox.CopyValues(values), sandbox.CopyValues(h.stored[n-1].Config))
+	}
+	if err := h.make(Upgrade, &chart.Metadata{Name: h.run.req.Chart.Name, Version: h.run.req.Chart.Version}, values); err != nil {
 		return err
 	}
 	h.keeps = h.run.guard.judgeAll(ctx, h.drops, nil)

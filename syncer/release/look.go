@@ -7,6 +7,7 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/ssa/jsondiff"
+	"github.com/opencontainers/go-digest"
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
@@ -22,6 +23,9 @@ type known struct {
 	// stamp of the storage and recorded digest for which it holds.
 	stamp, recorded string
 	stored          *Stored
+	// preserving is the digest of the values that an upgrade has which preserves the stored ones under those with the
+	// digest declared. Both are empty until they are asked for.
+	declared, preserving digest.Digest
 	// leftovers are objects of earlier revisions that are still to be deleted.
 	leftovers []inventory.Entry
 	// undone are objects of revisions that never were deployed and are on no record.
@@ -37,6 +41,9 @@ type known struct {
 // storage has changed since it was read last.
 func (n *run) look(ctx context.Context, want Desired) (State, string, jsondiff.DiffSet, error) {
 	rel, err := n.read(ctx)
+	if err == nil {
+		want.Preserving, err = n.preserving(ctx, rel, want)
+	}
 	if err != nil {
 		return "", "", nil, fmt.Errorf("failed to retrieve last release from storage: %w", err)
 	}
@@ -117,6 +124,29 @@ func (n *run) read(ctx context.Context) (*helmrelease.Release, error) {
 	}
 	n.known[n.obj.UID] = now
 	return rel, nil
+}
+
+// preserving is the digest of the values that an upgrade would have, if that preserves those of the newest revision and
+// these are others than what is declared; empty otherwise. The revision is read if it is nil.
+func (n *run) preserving(ctx context.Context, rel *helmrelease.Release, want Desired) (digest.Digest, error) {
+	latest, stored := n.obj.Status.History.Latest(), n.found.stored
+	deployed := latest != nil && stored != nil && stored.Status == common.StatusDeployed
+	if !deployed || !n.obj.GetUpgrade().PreserveValues || want.sameValues(latest.ConfigDigest) {
+		return "", nil
+	}
+	if n.found.declared == "" || n.found.declared != want.ConfigDigest {
+		if rel == nil {
+			var err error
+			if rel, err = n.store.read(ctx, n.storageNamespace, n.name, stored.Version); err != nil {
+				return "", err
+			}
+		}
+		n.found.declared, n.found.preserving = want.ConfigDigest, want.over(rel.Config)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.known[n.obj.UID] = n.found
+	}
+	return n.found.preserving, nil
 }
 
 // isCutOff reports whether the storage has what the history begins with as it was recorded, and since then

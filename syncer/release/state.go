@@ -7,7 +7,10 @@ import (
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/chartutil"
 	"github.com/opencontainers/go-digest"
+	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/release/common"
+
+	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
 )
 
 // State of a release in Helm's storage, as against its HelmRelease.
@@ -63,6 +66,9 @@ type Desired struct {
 	// Values that the chart is rendered with, and ConfigDigest of them.
 	Values       map[string]any
 	ConfigDigest digest.Digest
+	// Preserving is the digest of the values over those of the newest revision, where an upgrade
+	// preserves these; empty otherwise.
+	Preserving digest.Digest
 }
 
 // StateOf compares what is stored, nil if nothing is, with what is declared. It
@@ -97,7 +103,7 @@ func StateOf(obj *v2.HelmRelease, stored *Stored, want Desired) (state State, re
 	switch {
 	case stored.ChartName != want.ChartName, stored.ChartVersion != want.ChartVersion:
 		return OutOfSync, "release chart changed", nil
-	case !want.sameValues(latest.ConfigDigest):
+	case !want.sameValues(latest.ConfigDigest) && (want.Preserving == "" || want.Preserving.String() != latest.ConfigDigest):
 		return OutOfSync, "release config values changed", nil
 	}
 	switch recorded, declared := recordedMade(obj), declaredMade(obj); {
@@ -128,6 +134,11 @@ func (d Desired) sameValues(recorded string) bool {
 		return false
 	}
 	return chartutil.VerifyValues(r, d.Values)
+}
+
+// over is the digest of the values over those of a revision, as Helm has them for an upgrade that preserves these.
+func (d Desired) over(config map[string]any) digest.Digest {
+	return ConfigDigest(util.CoalesceTables(sandbox.CopyValues(d.Values), sandbox.CopyValues(config)))
 }
 
 // Targets of a release, as messages name them.

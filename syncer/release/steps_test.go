@@ -148,6 +148,50 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
+// TestPreservedRests: a release that was given more than is declared has nothing left to do where that is preserved.
+func TestPreservedRests(t *testing.T) {
+	type values = map[string]any
+	for name, tc := range map[string]struct {
+		reason string
+		// values of calls, the last of which preserves none if resets is set.
+		values []values
+		resets bool
+		taken  string
+		config values
+	}{
+		"Other":   {"the rest is what was given before", []values{{"c": "d"}, {"c": "d"}, {"c": "d"}}, false, "upgrade", values{"a": "b", "c": "d"}},
+		"Fewer":   {"it has them already", []values{{}, {}}, false, "", values{"a": "b"}},
+		"Changed": {"they are others", []values{{"c": "d"}, {"c": "e"}, {"c": "e"}}, false, "upgrade upgrade", values{"a": "b", "c": "e"}},
+		"Reset":   {"what was preserved goes", []values{{"c": "d"}, {"c": "d"}}, true, "upgrade upgrade", values{"c": "d"}},
+		"Null":    {"a value that is taken away is gone after two upgrades, as with Helm", []values{{"a": nil}, {"a": nil}, {"a": nil}}, false, "upgrade upgrade", values{"a": nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			var before *Releases
+			for i, given := range tc.values {
+				obj.Spec.Upgrade = &v2.Upgrade{PreserveValues: !tc.resets || i+1 < len(tc.values)}
+				want := wanted
+				want.Values, want.ConfigDigest = given, ConfigDigest(given)
+				n := m.newRun(obj, want)
+				if before != nil {
+					n.Releases = before // which remembers
+				}
+				before = n.Releases
+				out, err := n.reconcile(t.Context())
+				if last := i+1 == len(tc.values); err != nil || last && (out != (Outcome{}) || !conditions.IsReady(obj)) {
+					t.Errorf("%s: call %d ends with %+v, %v", tc.reason, i, out, err)
+				}
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken {
+				t.Errorf("%s: took %q, want %q", tc.reason, got, tc.taken)
+			}
+			if got := m.stored[len(m.stored)-1].Config; ConfigDigest(got) != ConfigDigest(tc.config) {
+				t.Errorf("%s: the release has %v, want %v", tc.reason, got, tc.config)
+			}
+		})
+	}
+}
+
 // TestInstallInPlace: an installation that may not be uninstalled is tried again as often as it would be
 // otherwise, whatever the spec says of upgrades.
 func TestInstallInPlace(t *testing.T) {

@@ -54,7 +54,8 @@ func copyValue(v any) any {
 	return v
 }
 
-func copyValues(v map[string]any) map[string]any {
+// CopyValues copies values, which Helm changes while it merges them.
+func CopyValues(v map[string]any) map[string]any {
 	if v == nil {
 		return map[string]any{}
 	}

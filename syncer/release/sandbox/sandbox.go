@@ -61,7 +61,7 @@ func Render(ctx context.Context, req Request, helm func(Rendering) error) error 
 	}
 	r := newRenderer(ctx, req, original)
 	err := helm(Rendering{
-		Chart: r.chart, Original: original, Values: copyValues(req.Values),
+		Chart: r.chart, Original: original, Values: CopyValues(req.Values),
 		Functions:    r.functions(),
 		PostRenderer: &chain{steps: req.PostRenderers, room: req.Room},
 	})
@@ -77,7 +77,7 @@ func checkValidation(c *chart.Chart, values map[string]any) error {
 		return err
 	}
 	// Values that cannot be merged are reported by Helm.
-	merged, err := util.CoalesceValues(copyChart(c), copyValues(values))
+	merged, err := util.CoalesceValues(copyChart(c), CopyValues(values))
 	if err == nil {
 		err = charts.CheckValidation(c, merged)
 	}
