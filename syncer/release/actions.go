@@ -197,7 +197,7 @@ func (h *helm) upgrade(ctx context.Context) (err error) {
 	if !spec.DisableOpenAPIValidation { // what is new is built with it, and has to be of kinds that are there
 		h.client.former = -1
 	}
-	crds := definitions{policy: spec.CRDs, serverSide: serverSide, wait: u.WaitStrategy}
+	crds := definitions{policy: spec.CRDs, serverSide: serverSide, wait: u.WaitStrategy, preserve: spec.PreserveValues}
 	return h.render(ctx, crds, func(r sandbox.Rendering) error {
 		u.PostRenderer, u.PostRenderStrategy = r.PostRenderer, h.postRenderStrategy()
 		if spec.DisableOpenAPIValidation {

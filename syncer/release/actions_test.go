@@ -55,8 +55,8 @@ func reread(rel helmreleaser.Releaser) (*helmrelease.Release, error) {
 }
 
 // platform is a version of a chart with a subchart that its values turn on. Of what both have by default there is
-// the version in their objects.
-func platform(version string) *chart.Chart {
+// the version in their objects. The subchart may bring a definition.
+func platform(version string, defines bool) *chart.Chart {
 	settings := func(name, is string) []*common.File {
 		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + "}\ndata: {is: \"" + is + "\"}\n"
 		return []*common.File{{Name: "templates/" + name + ".yaml", Data: []byte(text)}}
@@ -68,10 +68,14 @@ func platform(version string) *chart.Chart {
 		Values:    map[string]any{"color": version, "size": "1", "store": map[string]any{"enabled": false}},
 		Templates: settings("settings", "{{ .Values.color }} of {{ .Values.size }}"),
 	}
-	c.AddDependency(&chart.Chart{
+	store := &chart.Chart{
 		Metadata: &chart.Metadata{Name: "store", Version: "1.0.0", APIVersion: "v2"},
 		Values:   map[string]any{"image": version}, Templates: settings("store", "{{ .Values.image }}"),
-	})
+	}
+	if defines {
+		store.Files = []*common.File{{Name: "crds/widgets.yaml", Data: []byte(widgetsDefinition)}}
+	}
+	c.AddDependency(store)
 	return c
 }
 
@@ -82,22 +86,27 @@ func TestPreserveValues(t *testing.T) {
 	on := values{"store": values{"enabled": true}}
 	for name, tc := range map[string]struct {
 		reason string
-		resets bool
+		// resets: nothing is preserved. defines: the subchart brings a definition.
+		resets, defines bool
 		// values of the installation and of upgrades, each to another version of the chart.
 		values []values
 		want   []string
 	}{
-		"Defaults": {"what the chart says by default counts as given", false, []values{{}, {}, {"size": "2"}},
+		"Defaults": {"what the chart says by default counts as given", false, false, []values{{}, {}, {"size": "2"}},
 			[]string{"settings 1.0.0 of 1", "settings 1.0.0 of 1", "settings 1.0.0 of 2"}},
-		"Given": {"what was given once is", false, []values{{"color": "red"}, {"size": "2"}, {"size": "3"}},
+		"Given": {"what was given once is", false, false, []values{{"color": "red"}, {"size": "2"}, {"size": "3"}},
 			[]string{"settings red of 1", "settings red of 2", "settings red of 3"}},
-		"Subchart": {"what a subchart says counts, too", false, []values{on, {"size": "2"}, {"size": "3"}},
+		"Subchart": {"what a subchart says counts, too", false, false, []values{on, {"size": "2"}, {"size": "3"}},
 			[]string{"settings 1.0.0 of 1, store 1.0.0", "settings 1.0.0 of 2, store 1.0.0", "settings 1.0.0 of 3, store 1.0.0"}},
-		"Reset": {"nothing is preserved otherwise", true, []values{{"size": "2"}, {}, on},
+		"Definitions": {"also if its definitions are applied", false, true, []values{on, {"size": "2"}, {"size": "3"}},
+			[]string{"settings 1.0.0 of 1, store 1.0.0", "settings 1.0.0 of 2, store 1.0.0", "settings 1.0.0 of 3, store 1.0.0"}},
+		"Reset": {"nothing is preserved otherwise", true, false, []values{{"size": "2"}, {}, on},
 			[]string{"settings 1.0.0 of 2", "settings 2.0.0 of 1", "settings 3.0.0 of 1, store 3.0.0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &smallServer{objects: map[string]*unstructured.Unstructured{}}
+			s := &smallServer{objects: map[string]*unstructured.Unstructured{"widgets.shop.io": parsed(t, widgetsDefinition)}}
+			looked := false
+			s.after = func(_, name string) { looked = looked || name == "widgets.shop.io" }
 			for _, e := range []string{"settings", "store"} {
 				s.objects[e] = named("ConfigMap", e).Object()
 			}
@@ -114,7 +123,7 @@ func TestPreserveValues(t *testing.T) {
 			}
 			storage := encoded{driver.NewMemory()}
 			for i, given := range tc.values {
-				c := platform(fmt.Sprintf("%d.0.0", i+1))
+				c := platform(fmt.Sprintf("%d.0.0", i+1), tc.defines)
 				n, err := r.begin(Request{
 					Object: &v2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "apps"}, Spec: v2.HelmReleaseSpec{
 						Install: &v2.Install{DisableWait: true}, Upgrade: &v2.Upgrade{DisableWait: true, PreserveValues: !tc.resets},
@@ -127,6 +136,7 @@ func TestPreserveValues(t *testing.T) {
 				}
 				h := newHelm(t.Context(), n, session, nil, nil)
 				h.watch.Driver = storage
+				looked = false
 				act := h.upgrade
 				if i == 0 {
 					act = h.install
@@ -150,6 +160,9 @@ func TestPreserveValues(t *testing.T) {
 				slices.Sort(made)
 				if got := strings.Join(made, ", "); got != tc.want[i] {
 					t.Errorf("%s: revision %d has %q, want %q", tc.reason, rel.Version, got, tc.want[i])
+				}
+				if looked != tc.defines {
+					t.Errorf("%s: revision %d has looked for the definition: %t", tc.reason, rel.Version, looked)
 				}
 				if got := rel.Chart; got.Metadata.Version != c.Metadata.Version || string(got.Templates[0].Data) != string(c.Templates[0].Data) {
 					t.Errorf("%s: the storage has chart %s with %q", tc.reason, got.Metadata.Version, got.Templates[0].Data)

@@ -9,13 +9,17 @@ import (
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common/util"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/release/common"
+	"helm.sh/helm/v4/pkg/storage/driver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/resource"
 
+	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
 	"github.com/cascade-gitops/cascade/syncer/render"
 )
 
@@ -28,9 +32,11 @@ type definitions struct {
 	policy     v2.CRDsPolicy
 	serverSide bool
 	wait       kube.WaitStrategy
+	// preserve: the values are over those of the release before.
+	preserve bool
 }
 
-// apply applies the definitions of a chart by their policy.
+// apply applies the definitions of a chart by their policy. It changes neither the chart nor the values.
 func (d definitions) apply(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.Chart, values map[string]any) error {
 	policy := d.policy
 	if policy == "" {
@@ -42,7 +48,14 @@ func (d definitions) apply(cfg *action.Configuration, obj *v2.HelmRelease, c *ch
 	case len(c.CRDObjects()) == 0 || policy == v2.Skip:
 		return nil
 	}
-	// Which subcharts count is known after this only.
+	// Which subcharts count is known after this only. Helm finds that out again, for the chart that it renders.
+	c, values = sandbox.CopyChart(c), sandbox.CopyValues(values)
+	if d.preserve {
+		var err error
+		if values, err = preserveValues(cfg, obj, c, values); err != nil {
+			return err
+		}
+	}
 	if err := chartutil.ProcessDependencies(c, values); err != nil {
 		return fmt.Errorf("failed to process chart dependencies: %w", err)
 	}
@@ -70,6 +83,25 @@ func (d definitions) apply(cfg *action.Configuration, obj *v2.HelmRelease, c *ch
 	}
 	cfg.Logger().Info(fmt.Sprintf("successfully applied %d CustomResourceDefinition(s)", len(applied)))
 	return nil
+}
+
+// preserveValues gives a chart the values that Helm will give it when it preserves those of the release before, and
+// returns what it will render it with.
+func preserveValues(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.Chart, values map[string]any) (map[string]any, error) {
+	name := ShortName(obj.GetReleaseName())
+	before, err := typed(cfg.Releases.Last(name))
+	if err == nil && before.Info.Status != common.StatusDeployed {
+		if deployed, none := typed(cfg.Releases.Deployed(name)); !errors.Is(none, driver.ErrNoDeployedReleases) {
+			before, err = deployed, none
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read release %s, whose values are preserved: %w", name, err)
+	}
+	if c.Values, err = util.CoalesceValues(before.Chart, before.Config); err != nil {
+		return nil, fmt.Errorf("failed to rebuild old values: %w", err)
+	}
+	return util.CoalesceTables(values, before.Config), nil
 }
 
 // mostDefinitionNodes bounds the YAML of all definitions of a chart: it is parsed in this process, where a node takes a

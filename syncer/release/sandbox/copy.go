@@ -7,9 +7,9 @@ import (
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 )
 
-// copyChart copies what Helm changes of a chart while it works, so that a chart
+// CopyChart copies what Helm changes of a chart while it works, so that a chart
 // can be shared: dependencies that are enabled or not, and values.
-func copyChart(c *chart.Chart) *chart.Chart {
+func CopyChart(c *chart.Chart) *chart.Chart {
 	out := &chart.Chart{
 		Raw: c.Raw, Lock: c.Lock, Templates: c.Templates, Files: c.Files, Schema: c.Schema,
 		SchemaModTime: c.SchemaModTime, ModTime: c.ModTime,
@@ -28,7 +28,7 @@ func copyChart(c *chart.Chart) *chart.Chart {
 		out.Metadata = &m
 	}
 	for _, d := range c.Dependencies() {
-		out.AddDependency(copyChart(d))
+		out.AddDependency(CopyChart(d))
 	}
 	return out
 }

@@ -49,7 +49,7 @@ type renderer struct {
 }
 
 func newRenderer(ctx context.Context, req Request, original *chart.Chart) *renderer {
-	r := &renderer{ctx: ctx, req: req, chart: copyChart(original), originals: map[*common.File][]byte{}}
+	r := &renderer{ctx: ctx, req: req, chart: CopyChart(original), originals: map[*common.File][]byte{}}
 	deepest := r.replace(r.chart, 0)
 	// Helm renders templates by the depth of their paths, the deepest first.
 	r.entry = &common.File{Name: "templates/" + strings.Repeat("cascade/", deepest+1) + "entry", Data: []byte("{{" + renderFunc + " .}}")}

@@ -52,7 +52,7 @@ type Rendering struct {
 // exceeded, an Exceeded that says which one instead. A chart with schemas that are
 // out of bounds is refused before that.
 func Render(ctx context.Context, req Request, helm func(Rendering) error) error {
-	original := copyChart(req.Chart)
+	original := CopyChart(req.Chart)
 	original.Metadata.Version = req.Version
 	if !req.SkipSchemas {
 		if err := checkValidation(original, req.Values); err != nil {
@@ -77,7 +77,7 @@ func checkValidation(c *chart.Chart, values map[string]any) error {
 		return err
 	}
 	// Values that cannot be merged are reported by Helm.
-	merged, err := util.CoalesceValues(copyChart(c), CopyValues(values))
+	merged, err := util.CoalesceValues(CopyChart(c), CopyValues(values))
 	if err == nil {
 		err = charts.CheckValidation(c, merged)
 	}

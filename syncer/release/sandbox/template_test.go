@@ -28,7 +28,7 @@ func renderBoth(t *testing.T, c *chart.Chart, values map[string]any) (plain, gua
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, plainErr = engine.Engine{}.Render(copyChart(c), top)
+	plain, plainErr = engine.Engine{}.Render(CopyChart(c), top)
 	r := newRenderer(t.Context(), Request{Cluster: emptyCluster(), Workers: workers}, c)
 	top, err = util.ToRenderValues(r.chart, values, common.ReleaseOptions{Name: "web", Namespace: "apps", Revision: 1, IsInstall: true}, common.DefaultCapabilities)
 	if err != nil {
@@ -307,7 +307,7 @@ func TestCopyChart(t *testing.T) {
 	sub := chartOf(map[string]string{"y": "b"})
 	sub.Metadata.Name = "sub"
 	c.AddDependency(sub)
-	own := copyChart(c)
+	own := CopyChart(c)
 	b := newBudget(t.Context())
 	defer b.cancel()
 	b.guard(own)
