@@ -191,7 +191,8 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 	if written.Commit != "" {
 		r.Commits.WithLabelValues("pushed").Inc()
 		now := metav1.NewTime(r.Now())
-		obj.Status.LastPushCommit, obj.Status.LastPushTime = written.Commit, &now
+		// The revision is what the commit was made of, also if the second reference fails.
+		obj.Status.LastPushCommit, obj.Status.LastPushTime, obj.Status.ObservedSourceRevision = written.Commit, &now, written.Revision
 		setBasis(obj, draft.Branch, written.Basis)
 		done.event = fmt.Sprintf("pushed commit '%.7s' to branch '%s'", written.Commit, draft.Branch)
 		if draft.Refspec != "" && err == nil {
@@ -200,6 +201,9 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 		done.event += "\n" + written.Message
 		done.annotations = map[string]string{autov1.GroupVersion.Group + "/" + eventRevision: draft.Branch + "@sha1:" + written.Commit}
 		r.wake(ctx, repository, draft.Branch)
+	} else if written.Basis == source.BasisBranch && basisOf(obj) == source.BasisCheckout {
+		// The checkout went back. The revision on record will be that by the next run, which does not say what the branch was made of.
+		setBasis(obj, draft.Branch, written.Basis)
 	}
 	now := metav1.NewTime(r.Now())
 	if err != nil {
@@ -226,7 +230,7 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 }
 
 // followsCheckout is a condition of an automation with a branch of its own: whether the branch has the files of the checkout with the
-// changes, or what others pushed there as well. It is on record, since a later run cannot tell from the commits.
+// changes, or what others pushed there as well, or what an earlier checkout had. It is on record, since a later run cannot tell from the commits.
 const followsCheckout = "FollowsCheckout"
 
 // setBasis records of the commit that was pushed just now what it was made of.
@@ -235,7 +239,7 @@ func setBasis(obj *autov1.ImageUpdateAutomation, branch string, basis source.Bas
 	case source.BasisCheckout:
 		status.SetCondition(obj, followsCheckout, metav1.ConditionTrue, string(basis), "branch '%s' has the files of the checkout with the changes", branch)
 	case source.BasisBranch:
-		status.SetCondition(obj, followsCheckout, metav1.ConditionFalse, string(basis), "others pushed to branch '%s': changes go on top of that until it is merged or deleted", branch)
+		status.SetCondition(obj, followsCheckout, metav1.ConditionFalse, string(basis), "branch '%s' has what the checkout does not have: changes go on top of that until it is merged or deleted", branch)
 	default:
 		status.RemoveCondition(obj, followsCheckout)
 		return
@@ -328,6 +332,7 @@ func (r *Automations) draft(ctx context.Context, obj *autov1.ImageUpdateAutomati
 	}
 	d := &source.Draft{
 		Checkout: fetch.ReferenceOf(checkout), Name: git.Commit.Author.Name, Address: git.Commit.Author.Email, At: r.Now(), Own: obj.Status.LastPushCommit, OwnBasis: basisOf(obj),
+		Made: obj.Status.ObservedSourceRevision,
 	}
 	if push := git.Push; push != nil {
 		d.Branch, d.Refspec, d.Options = push.Branch, push.Refspec, push.Options

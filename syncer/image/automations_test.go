@@ -1,14 +1,24 @@
 package image
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
 	autov1 "github.com/fluxcd/image-automation-controller/api/v1"
+	imagev1 "github.com/fluxcd/image-reflector-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
+	"github.com/cascade-gitops/cascade/syncer/status"
 )
 
 // TestBasisOnRecord: what the last commit was made of is read back from the status, and only if it is about that commit.
@@ -56,5 +66,71 @@ func TestBasisOnRecord(t *testing.T) {
 				t.Errorf("%s: after a restart: %q, %v; want %q", tt.reason, got, err, tt.want)
 			}
 		})
+	}
+}
+
+// writer answers with what is made up, and remembers what it was asked for.
+type writer struct {
+	written source.Written
+	err     error
+	asked   source.Draft
+}
+
+func (w *writer) Write(_ context.Context, _ types.NamespacedName, draft source.Draft) (source.Written, error) {
+	w.asked = draft
+	return w.written, w.err
+}
+
+// automation returns a reconciler, and an automation of a GitRepository that follows main.
+func automation(t *testing.T, w Writer, push *autov1.PushSpec) (*Automations, *autov1.ImageUpdateAutomation) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{sourcev1.AddToScheme, imagev1.AddToScheme, autov1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	repository := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "apps"}}
+	repository.Spec.Reference = &sourcev1.GitRepositoryRef{Branch: "main"}
+	clock := newClock()
+	now := func() time.Time { clock.advance(time.Minute); return clock.now() }
+	r := &Automations{
+		Shared: &Shared{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(repository).Build(), Now: now},
+		Writer: w, Commits: NewCommits(prometheus.NewRegistry()),
+	}
+	obj := &autov1.ImageUpdateAutomation{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "auto", Generation: 1}}
+	obj.Spec.SourceRef.Name = repository.Name
+	obj.Spec.GitSpec = &autov1.GitSpec{Push: push}
+	return r, obj
+}
+
+// reconciled runs an automation, and brings its Ready condition up to date.
+func reconciled(t *testing.T, r *Automations, obj *autov1.ImageUpdateAutomation) outcome {
+	t.Helper()
+	out := r.run(t.Context(), obj)
+	if out.failed != nil {
+		status.MarkFailing(obj, out.failed.reason, out.failed.err)
+		return out
+	}
+	obj.Status.ObservedGeneration = obj.Generation
+	status.MarkReady(obj, meta.SucceededReason, "%s", out.message)
+	return out
+}
+
+// TestMadeOnRecord: the revision that the last commit was made of is on record with it, whatever else fails, and once that the branch
+// has what the checkout does not have any more.
+func TestMadeOnRecord(t *testing.T) {
+	w := &writer{}
+	r, obj := automation(t, w, &autov1.PushSpec{Branch: "auto", Refspec: "refs/heads/auto:refs/for/main"})
+	w.written, w.err = source.Written{Revision: "main@sha1:1", Commit: "a1", Tip: "a1", Basis: source.BasisCheckout}, &source.Error{Reason: source.ReasonRefspecFailed, Err: errors.New("refused")}
+	reconciled(t, r, obj)
+	w.written, w.err = source.Written{Revision: "main@sha1:0", Tip: "a1", Basis: source.BasisBranch}, nil
+	reconciled(t, r, obj)
+	if d := w.asked; d.Own != "a1" || d.Made != "main@sha1:1" || d.OwnBasis != source.BasisCheckout {
+		t.Errorf("after a push whose second reference failed: %+v", d)
+	}
+	reconciled(t, r, obj)
+	if d := w.asked; d.Own != "a1" || d.Made != "main@sha1:0" || d.OwnBasis != source.BasisBranch {
+		t.Errorf("after the checkout went back: %+v", d)
 	}
 }

@@ -46,6 +46,9 @@ type Draft struct {
 	// branch of its own still ends with it, nobody else wrote there since; before that, they may have.
 	Own      string
 	OwnBasis Basis
+	// Made is a revision of the checkout that had all which Own was made of: that of the push, or one that was looked at since,
+	// as Written.Revision tells.
+	Made string
 	// Again pushes the branch, if it still ends with Own, to the second reference although nothing is to change.
 	Again bool
 	// Known is the revision of the checkout at which nothing was to be done, and Tip the commit that a branch of its own
@@ -72,7 +75,7 @@ type Basis string
 const (
 	// BasisCheckout: those of the checkout, and nothing that others pushed to the branch.
 	BasisCheckout Basis = "MadeOfCheckout"
-	// BasisBranch: those of the branch, to which others pushed.
+	// BasisBranch: those of the branch, to which others pushed, or which has what the checkout does not have any more.
 	BasisBranch Basis = "MadeOfBranch"
 )
 
@@ -82,7 +85,8 @@ type Written struct {
 	Revision string
 	// Commit that was pushed, empty if there was nothing to change, and its Message.
 	Commit, Message string
-	// Basis of the commit. Whoever calls keeps it for Draft.OwnBasis: the commit alone does not tell.
+	// Basis of the commit, or of Draft.Own where nothing was pushed and the branch ends with that. Whoever calls keeps it for
+	// Draft.OwnBasis: the commit alone does not tell.
 	Basis Basis
 	// Tries is how often others were faster, and one.
 	Tries int
@@ -101,7 +105,10 @@ const writeTries = 8
 //
 // A branch that is not the checkout is read and written as follows. Where others pushed to it, their commits are kept
 // and files are changed on top of them, until the branch is merged or deleted. Where nobody but the caller did, it has
-// the files of the checkout with the changes, as if it were made anew, and what it was becomes the first parent.
+// the files of the checkout with the changes, as if it were made anew, and what it was becomes the first parent. That
+// must not take back what others wrote: where the checkout is a commit or a tag, and does not certainly have all that the
+// branch was made of, files are changed on top of the branch, too. The branch of a checkout that is a commit of it is
+// that of others in any case.
 func (m *Mirrors) Write(ctx context.Context, origin Origin, draft Draft) (w Written, err error) {
 	defer recovered(&err)
 	if err := draft.check(); err != nil {
@@ -230,6 +237,9 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 		}
 	}
 	if tree == b.unless || tree == from.tree {
+		if w.Tip == draft.Own {
+			w.Basis = b.basis
+		}
 		if draft.Again && second != "" && b.old.String() == draft.Own {
 			objects.made = nil // the server has all of it
 			return w, m.forward(ctx, origin, dial, second, b.old, nil, objects, draft.Options)
@@ -259,13 +269,22 @@ func (r Reference) only(branch string) bool {
 	return r.Commit == "" && r.Name == "" && r.SemVer == "" && r.Tag == "" && cmp.Or(r.Branch, "master") == branch
 }
 
+// moves reports whether a reference is a branch: one that is set back has what people want of it, and not what it had.
+func (r Reference) moves() bool {
+	return r.Commit == "" && (strings.HasPrefix(r.Name, "refs/heads/") || r.Name == "" && r.SemVer == "" && r.Tag == "")
+}
+
 // base finds what the next commit is made on top of.
 func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *dialer, gen *generation, checkout target, draft *Draft) (base, error) {
 	b := base{gen: gen, files: checkout.commit, parents: []plumbing.Hash{checkout.commit}, old: checkout.commit}
 	if draft.Checkout.only(draft.Branch) {
 		return b, nil
 	}
-	b.basis = BasisCheckout
+	// A pin does not make the branch that it is on one of the caller's own: everybody pushes there.
+	everybodys := draft.Checkout.Branch == draft.Branch
+	if !everybodys {
+		b.basis = BasisCheckout
+	}
 	if err := mir.enter(ctx); err != nil {
 		return b, err
 	}
@@ -283,9 +302,13 @@ func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *di
 		return b, nil
 	}
 	b.old = tip
-	last := tip.String() == draft.Own
+	last := tip.String() == draft.Own && !everybodys
 	alone := last && draft.OwnBasis == BasisCheckout
-	if !alone {
+	if alone && !draft.Checkout.moves() {
+		_, made, _ := strings.Cut(draft.Made, "sha1:")
+		alone = m.certain(ctx, origin, checkout.commit, plumbing.NewHash(made))
+	}
+	if !alone && !everybodys {
 		// A branch that was merged goes on where it was merged to.
 		if merged, err := m.Contains(ctx, origin, checkout.commit.String(), tip.String(), ""); err == nil && merged {
 			return b, nil
@@ -299,12 +322,15 @@ func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *di
 		return b, failf(ReasonGitOperationFailed, "cannot read branch %s: %w", draft.Branch, ErrMoved)
 	}
 	if last && !alone {
-		if alone, err = m.madeOf(ctx, origin, checkout.commit, branch, tip); err != nil {
+		if alone, err = m.madeOf(ctx, origin, draft.Checkout, checkout.commit, branch, tip); err != nil {
 			return b, err
 		}
 	}
 	if !alone {
-		b.gen, b.files, b.parents, b.basis = branch, tip, []plumbing.Hash{tip}, BasisBranch
+		b.gen, b.files, b.parents = branch, tip, []plumbing.Hash{tip}
+		if !everybodys {
+			b.basis = BasisBranch
+		}
 		return b, nil
 	}
 	now, err := branch.provenance(target{commit: tip})
@@ -320,15 +346,27 @@ func (m *Mirrors) base(ctx context.Context, origin Origin, mir *mirror, dial *di
 }
 
 // madeOf reports whether a commit that the caller pushed certainly has nothing of others which the checkout does not
-// have, where its basis is not on record. A second parent is only written with the files of the checkout; what was made
+// have, where its basis is not on record. A second parent is the checkout whose files it has; what was made
 // on top of a commit that the checkout has by now has no more than that. All else may be on top of others.
-func (m *Mirrors) madeOf(ctx context.Context, origin Origin, checkout plumbing.Hash, gen *generation, commit plumbing.Hash) (bool, error) {
+func (m *Mirrors) madeOf(ctx context.Context, origin Origin, ref Reference, checkout plumbing.Hash, gen *generation, commit plumbing.Hash) (bool, error) {
 	parents, err := gen.parents(commit)
-	if err != nil || len(parents) != 1 {
-		return len(parents) > 1, err
+	if err != nil || len(parents) == 0 {
+		return false, err
 	}
-	contained, err := m.Contains(ctx, origin, checkout.String(), parents[0].String(), "")
-	return err == nil && contained, nil // where the server does not tell, nothing is certain
+	if len(parents) > 1 && ref.moves() {
+		return true, nil
+	}
+	return m.certain(ctx, origin, checkout, parents[len(parents)-1]), nil
+}
+
+// certain reports whether a tip has a commit in its history. Where the server does not tell, or the commit is not known,
+// nothing is certain.
+func (m *Mirrors) certain(ctx context.Context, origin Origin, tip, commit plumbing.Hash) bool {
+	if commit.IsZero() {
+		return false
+	}
+	contained, err := m.Contains(ctx, origin, tip.String(), commit.String(), "")
+	return err == nil && contained
 }
 
 // send pushes objects and lets a reference that has the commit old point to another.

@@ -191,6 +191,99 @@ func TestWriteBranch(t *testing.T) {
 	o.git("", "fsck", "--strict", "--no-dangling")
 }
 
+// TestWriteCheckoutGoesBack: a checkout that is a commit or a tag may go back to an earlier one. What people wrote since stays on
+// the branch, also in the runs after that.
+func TestWriteCheckoutGoesBack(t *testing.T) {
+	pin := func(commit, _ string) Reference { return Reference{Branch: "main", Commit: commit} }
+	bare := func(commit, _ string) Reference { return Reference{Commit: commit} }
+	tag := func(_, tag string) Reference { return Reference{Tag: tag} }
+	for name, tt := range map[string]struct {
+		reason string
+		at     func(commit, tag string) Reference
+		branch string
+		// twice: it was made of the earlier commit before.
+		twice bool
+		// unrecorded: what the commit was made of is not on record.
+		unrecorded, tipsOnly bool
+	}{
+		"Pin":        {reason: "the branch that is pinned is that of everybody", at: pin, branch: "main"},
+		"Beside":     {reason: "a pull request does not revert what main has", at: pin, branch: "auto"},
+		"Bare":       {reason: "a commit without a branch", at: bare, branch: "auto"},
+		"Tag":        {reason: "a tag was withdrawn, and the branch is that of everybody", at: tag, branch: "main"},
+		"TagBeside":  {reason: "a pull request, of tags", at: tag, branch: "auto"},
+		"Twice":      {reason: "it was there before", at: pin, branch: "auto", twice: true},
+		"Unrecorded": {reason: "the second parent tells what it was made of", at: pin, branch: "auto", twice: true, unrecorded: true},
+		"NotTold":    {reason: "the server does not tell, and nothing is certain", at: tag, branch: "main", tipsOnly: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := serve(t, gitserver.Options{})
+			if tt.tipsOnly {
+				o.git("", "config", "uploadpack.allowReachableSHA1InWant", "false")
+			}
+			var own Written
+			m := mirrors(t)
+			run := func(at Reference, value string) {
+				d := draft("", tt.branch, map[string]string{"a": value})
+				d.Checkout, d.Own, d.OwnBasis, d.Made = at, own.Commit, own.Basis, own.Revision
+				if tt.unrecorded {
+					d.OwnBasis = ""
+				}
+				w := write(t, m, o.url(), d)
+				if w.Commit != "" || w.Basis == BasisBranch {
+					own.Basis = w.Basis
+				}
+				if own.Revision = w.Revision; w.Commit != "" {
+					own.Commit = w.Commit
+				}
+			}
+			older := tt.at(o.commit("main", map[string]string{"a": "1", "b": "1", "c": "1"}), "v1")
+			o.git("", "tag", "v1", "main")
+			if tt.twice {
+				run(older, "2")
+			}
+			newer := tt.at(o.commit("main", map[string]string{"b": "2", "c": "2"}), "v2")
+			o.git("", "tag", "v2", "main")
+			run(newer, "2")
+			for _, value := range []string{"2", "3", "4"} {
+				run(older, value)
+				if got := o.git("", "show", tt.branch+":a") + o.git("", "show", tt.branch+":b") + o.git("", "show", tt.branch+":c"); got != value+"22" {
+					t.Fatalf("%s: the branch has %s; want %s22; wrote %+v", tt.reason, got, value, own)
+				}
+			}
+			o.git("", "fsck", "--strict", "--no-dangling")
+		})
+	}
+}
+
+// TestWriteCheckoutGoesOn: a branch of its own follows a checkout that is a commit or a tag to a later one, however many changes there
+// were between.
+func TestWriteCheckoutGoesOn(t *testing.T) {
+	for name, at := range map[string]func(commit, tag string) Reference{
+		"Pin": func(commit, _ string) Reference { return Reference{Branch: "main", Commit: commit} },
+		"Tag": func(_, tag string) Reference { return Reference{Tag: tag} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := serve(t, gitserver.Options{})
+			m := mirrors(t)
+			var own Written
+			run := func(at Reference, value string) {
+				d := draft("", "auto", map[string]string{"a": value})
+				d.Checkout, d.Own, d.OwnBasis, d.Made = at, own.Commit, own.Basis, own.Revision
+				own = write(t, m, o.url(), d)
+			}
+			older := at(o.commit("main", map[string]string{"a": "1", "b": "1"}), "v1")
+			o.git("", "tag", "v1", "main")
+			run(older, "2")
+			run(older, "3")
+			newer := at(o.commit("main", map[string]string{"b": "2"}), "v2")
+			o.git("", "tag", "v2", "main")
+			if run(newer, "4"); o.git("", "show", "auto:b") != "2" || o.git("", "show", "auto:a") != "4" || own.Basis != BasisCheckout {
+				t.Errorf("wrote %+v, and the branch has not the files of the checkout", own)
+			}
+		})
+	}
+}
+
 // TestWriteBranchAtRest: that nothing is to be done holds as long as the branch is as it was, too.
 func TestWriteBranchAtRest(t *testing.T) {
 	for name, tt := range map[string]struct {
