@@ -77,15 +77,19 @@ func NewCommits(registry prometheus.Registerer) *prometheus.CounterVec {
 
 // SetupWithManager registers the reconciler.
 func (r *Automations) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
-	r.store = &status.Store[*autov1.ImageUpdateAutomation]{
-		Client: r.Client, Live: r.Reader, Manager: AutomationController, New: func() *autov1.ImageUpdateAutomation { return &autov1.ImageUpdateAutomation{} },
-		Meta:       func(o *autov1.ImageUpdateAutomation) *metav1.ObjectMeta { return &o.ObjectMeta },
-		CopyStatus: func(to, from *autov1.ImageUpdateAutomation) { from.Status.DeepCopyInto(&to.Status) },
-	}
+	r.store = r.records()
 	r.reading = make(chan struct{}, mostReading)
 	b, complete := r.setup(mgr, autov1.ImageUpdateAutomationKind, &autov1.ImageUpdateAutomation{}, r, concurrent)
 	b.Watches(&imagev1.ImagePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofPolicy), builder.WithPredicates(newImage()))
 	return complete()
+}
+
+func (r *Automations) records() *status.Store[*autov1.ImageUpdateAutomation] {
+	return &status.Store[*autov1.ImageUpdateAutomation]{
+		Client: r.Client, Live: r.Reader, Manager: AutomationController, New: func() *autov1.ImageUpdateAutomation { return &autov1.ImageUpdateAutomation{} },
+		Meta:       func(o *autov1.ImageUpdateAutomation) *metav1.ObjectMeta { return &o.ObjectMeta },
+		CopyStatus: func(to, from *autov1.ImageUpdateAutomation) { from.Status.DeepCopyInto(&to.Status) },
+	}
 }
 
 // newImage passes policies that chose another image.
@@ -213,6 +217,11 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 		f.event, f.annotations = done.event, done.annotations
 		return f
 	}
+	if draft.Refspec == "" {
+		status.RemoveCondition(obj, refspecPushed)
+	} else if owedBy(obj) != "" {
+		status.SetCondition(obj, refspecPushed, metav1.ConditionTrue, meta.SucceededReason, "nothing is left to be pushed with refspec '%s'", draft.Refspec)
+	}
 	r.tips.Store(client.ObjectKeyFromObject(obj), written.Tip)
 	obj.Status.ObservedPolicies, obj.Status.ObservedSourceRevision = observed, written.Revision
 	done.message, done.next = "repository up-to-date", obj.GetRequeueAfter()
@@ -258,6 +267,31 @@ func basisOf(obj *autov1.ImageUpdateAutomation) source.Basis {
 		return source.BasisCheckout
 	}
 	return source.BasisBranch
+}
+
+// refspecPushed is a condition of an automation with a second reference: whether that has what the branch got. It is False from before the
+// branch is pushed, so that it is known whatever fails, or ends, before the second reference has the commit too; and it stays
+// there as True, since only what differs from what a run began with is written at its end.
+const refspecPushed = "RefspecPushed"
+
+// owe records that a commit is to be pushed with a refspec.
+func owe(obj *autov1.ImageUpdateAutomation, commit, branch, refspec string) {
+	status.SetCondition(obj, refspecPushed, metav1.ConditionFalse, "Pending", "commit %s is pushed to branch '%s', and then with refspec '%s'", commit, branch, refspec)
+}
+
+// owedBy is the commit that may not have been pushed with a refspec yet, empty for none.
+func owedBy(obj *autov1.ImageUpdateAutomation) string {
+	if c := apimeta.FindStatusCondition(obj.Status.Conditions, refspecPushed); c != nil {
+		if words := strings.Fields(c.Message); c.Status == metav1.ConditionFalse && len(words) > 1 {
+			return words[1]
+		}
+		return ""
+	}
+	// Before there was this condition, only that told of it.
+	if ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition); ready != nil && ready.Reason == source.ReasonRefspecFailed {
+		return obj.Status.LastPushCommit
+	}
+	return ""
 }
 
 // eventRevision is a key of an event's metadata.
@@ -346,11 +380,14 @@ func (r *Automations) draft(ctx context.Context, obj *autov1.ImageUpdateAutomati
 	if d.Branch == "" && checkout == nil {
 		d.Branch = defaultBranch
 	}
-	ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
-	if ready != nil && ready.Reason == source.ReasonRefspecFailed {
-		d.Again = true
+	d.Owed = owedBy(obj)
+	d.Ahead = func(ctx context.Context, commit string) error {
+		record := r.store.Record(obj)
+		owe(obj, commit, d.Branch, d.Refspec)
+		return record.WriteAhead(ctx)
 	}
-	if ready != nil && ready.Status == metav1.ConditionTrue && obj.Status.ObservedGeneration == obj.Generation &&
+	ready := apimeta.FindStatusCondition(obj.Status.Conditions, meta.ReadyCondition)
+	if ready != nil && ready.Status == metav1.ConditionTrue && d.Owed == "" && obj.Status.ObservedGeneration == obj.Generation &&
 		!asked(obj, obj.Status.LastHandledReconcileAt) && maps.Equal(obj.Status.ObservedPolicies, observed) {
 		d.Known, d.Tip = obj.Status.ObservedSourceRevision, obj.Status.LastPushCommit
 		if tip, known := r.tips.Load(client.ObjectKeyFromObject(obj)); known {

@@ -73,11 +73,18 @@ func TestBasisOnRecord(t *testing.T) {
 type writer struct {
 	written source.Written
 	err     error
-	asked   source.Draft
+	// ahead is a commit that a second reference is to have.
+	ahead string
+	asked source.Draft
 }
 
-func (w *writer) Write(_ context.Context, _ types.NamespacedName, draft source.Draft) (source.Written, error) {
+func (w *writer) Write(ctx context.Context, _ types.NamespacedName, draft source.Draft) (source.Written, error) {
 	w.asked = draft
+	if w.ahead != "" {
+		if err := draft.Ahead(ctx, w.ahead); err != nil {
+			return source.Written{}, err
+		}
+	}
 	return w.written, w.err
 }
 
@@ -92,16 +99,27 @@ func automation(t *testing.T, w Writer, push *autov1.PushSpec) (*Automations, *a
 	}
 	repository := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "apps"}}
 	repository.Spec.Reference = &sourcev1.GitRepositoryRef{Branch: "main"}
-	clock := newClock()
-	now := func() time.Time { clock.advance(time.Minute); return clock.now() }
-	r := &Automations{
-		Shared: &Shared{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(repository).Build(), Now: now},
-		Writer: w, Commits: NewCommits(prometheus.NewRegistry()),
-	}
 	obj := &autov1.ImageUpdateAutomation{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "auto", Generation: 1}}
 	obj.Spec.SourceRef.Name = repository.Name
 	obj.Spec.GitSpec = &autov1.GitSpec{Push: push}
-	return r, obj
+	clock := newClock()
+	now := func() time.Time { clock.advance(time.Minute); return clock.now() }
+	r := &Automations{
+		Shared: &Shared{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(repository, obj).WithStatusSubresource(obj).Build(), Now: now},
+		Writer: w, Commits: NewCommits(prometheus.NewRegistry()),
+	}
+	r.store = r.records()
+	return r, stored(t, r)
+}
+
+// stored is the automation as the API server has it.
+func stored(t *testing.T, r *Automations) *autov1.ImageUpdateAutomation {
+	t.Helper()
+	obj, err := r.store.Read(t.Context(), types.NamespacedName{Namespace: "apps", Name: "auto"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
 }
 
 // reconciled runs an automation, and brings its Ready condition up to date.
@@ -132,5 +150,49 @@ func TestMadeOnRecord(t *testing.T) {
 	reconciled(t, r, obj)
 	if d := w.asked; d.Own != "a1" || d.Made != "main@sha1:0" || d.OwnBasis != source.BasisBranch {
 		t.Errorf("after the checkout went back: %+v", d)
+	}
+}
+
+// TestRefspecIsOwed: what the branch has and the second reference may not have is on record until it was pushed there, whatever else
+// fails in between, and also if the process ends before it can tell.
+func TestRefspecIsOwed(t *testing.T) {
+	w := &writer{ahead: "c1"}
+	r, obj := automation(t, w, &autov1.PushSpec{Branch: "auto", Refspec: "refs/heads/auto:refs/for/main"})
+	fails := func(reason string) error { return &source.Error{Reason: reason, Err: errors.New("it is away")} }
+	for i, step := range []struct {
+		reason  string
+		ahead   string
+		written source.Written
+		err     error
+		owed    string
+	}{
+		{"the second reference is refused", "c1", source.Written{Revision: "main@sha1:1", Commit: "c1", Tip: "c1"}, fails(source.ReasonRefspecFailed), ""},
+		{"the server is away", "", source.Written{}, fails(source.ReasonGitOperationFailed), "c1"},
+		{"it is there again", "", source.Written{Revision: "main@sha1:1", Tip: "c1"}, nil, "c1"},
+		{"nothing is owed any more", "", source.Written{Revision: "main@sha1:1", Tip: "c1"}, nil, ""},
+		{"another push, and all is well", "c2", source.Written{Revision: "main@sha1:1", Commit: "c2", Tip: "c2"}, nil, ""},
+		{"nothing is owed of that", "", source.Written{Revision: "main@sha1:1", Tip: "c2"}, nil, ""},
+	} {
+		w.ahead, w.written, w.err = step.ahead, step.written, step.err
+		if reconciled(t, r, obj); w.asked.Owed != step.owed {
+			t.Errorf("run %d, %s: %q is owed, want %q", i, step.reason, w.asked.Owed, step.owed)
+		}
+		if w.asked.Owed != "" && w.asked.Known != "" {
+			t.Errorf("run %d, %s: it does not look", i, step.reason)
+		}
+	}
+	// The process ends once the branch has the commit: nothing of the run is on record but what was told ahead.
+	w.ahead = "c3"
+	reconciled(t, r, obj)
+	w.ahead = ""
+	if reconciled(t, r, stored(t, r)); w.asked.Owed != "c3" {
+		t.Errorf("after the process ended in between %q is owed, want c3", w.asked.Owed)
+	}
+	// A status of before there was a record has but the reason.
+	obj = stored(t, r)
+	obj.Status.Conditions, obj.Status.LastPushCommit = nil, "c4"
+	status.MarkFailing(obj, source.ReasonRefspecFailed, errors.New("refused"))
+	if reconciled(t, r, obj); w.asked.Owed != "c4" {
+		t.Errorf("of a status of before %q is owed, want c4", w.asked.Owed)
 	}
 }

@@ -49,8 +49,12 @@ type Draft struct {
 	// Made is a revision of the checkout that had all which Own was made of: that of the push, or one that was looked at since,
 	// as Written.Revision tells.
 	Made string
-	// Again pushes the branch, if it still ends with Own, to the second reference although nothing is to change.
-	Again bool
+	// Owed is a commit that the second reference may not have yet: if the branch still ends with it, it is pushed there although
+	// nothing is to change.
+	Owed string
+	// Ahead is told of a commit before the branch gets it, if it is to be pushed to a second reference after that; nil if nobody
+	// is. Nothing is pushed if it fails.
+	Ahead func(ctx context.Context, commit string) error
 	// Known is the revision of the checkout at which nothing was to be done, and Tip the commit that a branch of its own
 	// had then, empty if there was no such branch; the answer of Write is empty if both are as they were. Without Known it
 	// looks in any case.
@@ -240,7 +244,7 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 		if w.Tip == draft.Own {
 			w.Basis = b.basis
 		}
-		if draft.Again && second != "" && b.old.String() == draft.Own {
+		if draft.Owed != "" && second != "" && b.old.String() == draft.Owed {
 			objects.made = nil // the server has all of it
 			return w, m.forward(ctx, origin, dial, second, b.old, nil, objects, draft.Options)
 		}
@@ -249,6 +253,11 @@ func (m *Mirrors) write(ctx context.Context, origin Origin, draft *Draft) (w Wri
 	commit, err := objects.commit(draft, tree, b.parents, message)
 	if err != nil {
 		return w, err
+	}
+	if second != "" && draft.Ahead != nil {
+		if err := draft.Ahead(ctx, commit.String()); err != nil {
+			return w, err
+		}
 	}
 	own := plumbing.NewBranchReferenceName(draft.Branch)
 	if err := m.send(ctx, dial, own, b.old, commit, objects, draft.Options); err != nil {

@@ -424,12 +424,48 @@ func TestWriteRefspec(t *testing.T) {
 	// When it may be written, it is, although nothing is to change.
 	o.git("", "update-ref", "refs/for/main", w.Commit)
 	d = draft("main", "auto", map[string]string{"a": "3"})
-	d.Own, d.Refspec, d.Again = second.Commit, "refs/heads/auto:refs/for/main", true
+	d.Own, d.Refspec, d.Owed = second.Commit, "refs/heads/auto:refs/for/main", second.Commit
 	write(t, m, o.url(), d)
 	if got := o.git("", "rev-parse", "refs/for/main"); got != second.Commit {
 		t.Errorf("the second reference is at %s; want %s", got, second.Commit)
 	}
 	write(t, m, o.url(), d) // and again, where there is nothing to push
+}
+
+// TestWriteRefspecAhead: what the second reference is to have is told before the branch has it, so that it comes there whatever happens
+// in between, and nothing is pushed that could not be told.
+func TestWriteRefspecAhead(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	base := o.commit("main", map[string]string{"a": "1"})
+	m := mirrors(t)
+	d := draft("main", "auto", map[string]string{"a": "2"})
+	d.Refspec = "refs/heads/auto:refs/for/main"
+	d.Ahead = func(_ context.Context, commit string) error { d.Owed = commit; return errors.New("not on record") }
+	w, err := m.Write(t.Context(), o.url(), d)
+	if err == nil || w.Commit != "" || o.git("", "for-each-ref", "refs/heads/auto", "refs/for") != "" {
+		t.Fatalf("wrote %+v, %v", w, err)
+	}
+	// The process ends once the branch has the commit: nobody knows of that but by what was told.
+	d.Ahead = func(_ context.Context, commit string) error {
+		if o.git("", "for-each-ref", "refs/heads/auto") != "" {
+			t.Error("the branch was pushed before it was told")
+		}
+		d.Owed = commit
+		return nil
+	}
+	write(t, m, o.url(), d)
+	o.git("", "update-ref", "-d", "refs/for/main")
+	d.Ahead = nil
+	write(t, m, o.url(), d)
+	if got := o.git("", "rev-parse", "refs/for/main"); got != d.Owed || got == base {
+		t.Errorf("the second reference is at %s; want %s", got, d.Owed)
+	}
+	// What is on top of it is not the caller's to push there.
+	o.git("", "update-ref", "-d", "refs/for/main")
+	o.commit("auto", map[string]string{"b": "mine"})
+	if write(t, m, o.url(), d); o.git("", "for-each-ref", "refs/for") != "" {
+		t.Error("the commit of a person was pushed to the second reference")
+	}
 }
 
 // TestWriteRefspecEachTime: the second reference goes along with each push, also when the checkout moves or the branch begins anew.
