@@ -38,6 +38,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/stall"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/wake"
 	"github.com/cascade-gitops/cascade/syncer/worker"
 )
 
@@ -76,10 +77,21 @@ func NewCommits(registry prometheus.Registerer) *prometheus.CounterVec {
 }
 
 // SetupWithManager registers the reconciler.
-func (r *Automations) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+func (r *Automations) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int) error {
 	r.store = r.records()
 	r.reading = make(chan struct{}, mostReading)
+	err := wake.AddIndexes(ctx, mgr, &autov1.ImageUpdateAutomation{}, map[string]func(*autov1.ImageUpdateAutomation) []string{
+		wake.SourceIndex: func(o *autov1.ImageUpdateAutomation) []string {
+			return []string{wake.SourceKey(source.Key{Kind: sourcev1.GitRepositoryKind, NamespacedName: sourceOf(o)})}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	index := wake.Index{Client: r.Client, List: func() client.ObjectList { return &autov1.ImageUpdateAutomationList{} }}
 	b, complete := r.setup(mgr, autov1.ImageUpdateAutomationKind, &autov1.ImageUpdateAutomation{}, r, concurrent)
+	// Another URL, reference or credential: nothing else would tell before the interval has passed.
+	b.Watches(&sourcev1.GitRepository{}, index.UsersOf(sourcev1.GitRepositoryKind), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	b.Watches(&imagev1.ImagePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofPolicy), builder.WithPredicates(newImage()))
 	return complete()
 }
@@ -330,6 +342,11 @@ func (e *messageError) Error() string {
 }
 func (e *messageError) Unwrap() error { return e.err }
 
+// sourceOf names the GitRepository of an automation.
+func sourceOf(obj *autov1.ImageUpdateAutomation) types.NamespacedName {
+	return types.NamespacedName{Namespace: cmp.Or(obj.Spec.SourceRef.Namespace, obj.Namespace), Name: obj.Spec.SourceRef.Name}
+}
+
 // repository is the GitRepository that an automation writes to. It returns the outcome if it may not be used.
 func (r *Automations) repository(ctx context.Context, obj *autov1.ImageUpdateAutomation) (*sourcev1.GitRepository, *outcome) {
 	refuse := func(o outcome) (*sourcev1.GitRepository, *outcome) { return nil, &o }
@@ -343,7 +360,7 @@ func (r *Automations) repository(ctx context.Context, obj *autov1.ImageUpdateAut
 	if update := obj.Spec.Update; update != nil && cmp.Or(update.Strategy, autov1.UpdateStrategySetters) != autov1.UpdateStrategySetters {
 		return refuse(stalled(autov1.InvalidUpdateStrategyReason, fmt.Errorf("cannot use the strategy %q: it is %s", update.Strategy, autov1.UpdateStrategySetters)))
 	}
-	name := types.NamespacedName{Namespace: cmp.Or(ref.Namespace, obj.Namespace), Name: ref.Name}
+	name := sourceOf(obj)
 	if r.NoCrossNamespaceRefs && name.Namespace != obj.Namespace {
 		return refuse(stalled(reasonAccessDenied, fmt.Errorf("cannot access GitRepository %s: references to other namespaces are forbidden by --no-cross-namespace-refs", name)))
 	}

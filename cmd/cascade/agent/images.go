@@ -61,7 +61,7 @@ func (w *wiring) images(ctx context.Context) error {
 	}
 	if o.sharding.reconciles(autov1.ImageUpdateAutomationKind) {
 		r := &image.Automations{Shared: of(image.AutomationController), Writer: w.writer, Workers: w.workers, Commits: image.NewCommits(ctrlmetrics.Registry)}
-		if err := r.SetupWithManager(mgr, o.concurrency.sources); err != nil {
+		if err := r.SetupWithManager(ctx, mgr, o.concurrency.sources); err != nil {
 			return fmt.Errorf("cannot set up %s controller: %w", autov1.ImageUpdateAutomationKind, err)
 		}
 	}
