@@ -60,20 +60,16 @@ func (i Include) into(root node) (node, error) {
 		return node{}, err
 	}
 	if from.dir() {
-		hidden := func(at string, n node) bool {
-			hides, err := i.Snapshot.rules.hides(at, n)
-			return err != nil || hides
-		}
-		from, err = i.pack(from, at, hidden)
-		if err != nil {
+		if from, err = i.pack(from, at); err != nil {
 			return node{}, err
 		}
 	}
 	return graft(root, clean(i.To), from)
 }
 
-// pack returns a directory as it is in the source's archive.
-func (i Include) pack(dir node, at string, hidden func(at string, n node) bool) (node, error) {
+// pack returns a directory as it is in the source's archive. What cannot be read is an error: the snapshot would be kept
+// without it.
+func (i Include) pack(dir node, at string) (node, error) {
 	entries, err := dir.list()
 	if err != nil {
 		return node{}, err
@@ -81,13 +77,19 @@ func (i Include) pack(dir node, at string, hidden func(at string, n node) bool) 
 	kept, changed := make(listing, 0, len(entries)), false
 	for _, e := range entries {
 		below := join(at, e.name)
-		if e.mode == filemode.Symlink || hidden(below, e.node) {
+		hidden := e.mode == filemode.Symlink
+		if !hidden {
+			if hidden, err = i.Snapshot.rules.hides(below, e.node); err != nil {
+				return node{}, err
+			}
+		}
+		if hidden {
 			changed = true
 			continue
 		}
 		n := e.node
 		if n.dir() || n.mode == filemode.Submodule {
-			if n, err = i.pack(e.node, below, hidden); err != nil {
+			if n, err = i.pack(e.node, below); err != nil {
 				return node{}, err
 			}
 			changed = changed || n.id != e.id

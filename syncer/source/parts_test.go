@@ -5,7 +5,9 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/ProtonMail/go-crypto/openpgp"
 	"github.com/ProtonMail/go-crypto/openpgp/armor"
 	"github.com/fluxcd/pkg/git/signature"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/crypto/ssh"
 
@@ -375,6 +378,45 @@ func TestInclude(t *testing.T) {
 	_, after, _ := changed.Stat("own")
 	if before != after {
 		t.Error("a directory that the include does not touch changed its hash")
+	}
+}
+
+// tornStore has one directory, which cannot be listed for a while.
+type tornStore struct {
+	entries listing
+	fails   error
+}
+
+func (s *tornStore) list(node) (listing, error) { return s.entries, s.fails }
+
+func (s *tornStore) open(node) (io.ReadCloser, int64, error) { return nil, 0, errors.New("it is a directory") }
+
+// TestIncludeUnreadable: a directory that cannot be read is not taken for one that is ignored: it would be left out until something
+// changes.
+func TestIncludeUnreadable(t *testing.T) {
+	file := node{mode: filemode.Regular, id: id{1}}
+	torn := &tornStore{entries: listing{{"prod", compose(listing{{"a.yaml", file}})}}}
+	s := &Snapshot{root: compose(listing{{"clusters", node{mode: filemode.Dir, id: id{2}, in: torn}}, {"other.yaml", file}})}
+	ignore := "/*\n!/clusters/prod"
+	var err error
+	if s.rules, err = newRules(s, &ignore, MaxEntries, nil); err != nil {
+		t.Fatal(err)
+	}
+	include := Include{Name: "common", Snapshot: s, To: "common"}
+	torn.fails = errors.New("too many open files")
+	if _, err := include.into(compose(nil)); !errors.Is(err, torn.fails) {
+		t.Errorf("into() of what cannot be read = %v, want %v", err, torn.fails)
+	}
+	torn.fails = nil
+	got, err := include.into(compose(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := (&Snapshot{root: got}).resolve("common/clusters/prod/a.yaml"); err != nil {
+		t.Errorf("once it can be read: %v", err)
+	}
+	if _, _, err := (&Snapshot{root: got}).resolve("common/other.yaml"); err == nil {
+		t.Error("what is ignored was included")
 	}
 }
 

@@ -201,7 +201,11 @@ func prune(dir node, at string, within func(at string) (all, some bool), keep fu
 		if err != nil {
 			return node{}, err
 		}
-		if entries, err := n.list(); err != nil || len(entries) == 0 {
+		entries, err := n.list()
+		if err != nil {
+			return node{}, err
+		}
+		if len(entries) == 0 {
 			continue
 		}
 		kept = append(kept, entry{e.name, n})
