@@ -389,7 +389,9 @@ type tornStore struct {
 
 func (s *tornStore) list(node) (listing, error) { return s.entries, s.fails }
 
-func (s *tornStore) open(node) (io.ReadCloser, int64, error) { return nil, 0, errors.New("it is a directory") }
+func (s *tornStore) open(node) (io.ReadCloser, int64, error) {
+	return nil, 0, errors.New("it is a directory")
+}
 
 // TestIncludeUnreadable: a directory that cannot be read is not taken for one that is ignored: it would be left out until something
 // changes.
