@@ -89,20 +89,24 @@ func (r *GitRepositories) timeout(_ context.Context, obj *sourcev1.GitRepository
 // forget has nothing to do: mirrors go with the last snapshot.
 func (r *GitRepositories) forget(source.Key) {}
 
-// pin names the commit. The branch is what the server is asked for if it gives out no
-// single commits. Where the signature of a tag counts, the tag is named: a commit has none.
+// pin names the commit. What the source follows is what the server is asked for if it gives out no single commits, and it counts
+// before the branch. Where the signature of a tag counts, the tag is named: a commit has none.
 func (r *GitRepositories) pin(obj *sourcev1.GitRepository, artifact *meta.Artifact) {
 	if v := obj.Spec.Verification; v != nil && v.VerifyTag() {
 		if at := strings.LastIndex(artifact.Revision, "@"); at > 0 {
-			obj.Spec.Reference = &sourcev1.GitRepositoryRef{Tag: artifact.Revision[:at]}
+			obj.Spec.Reference = &sourcev1.GitRepositoryRef{Tag: strings.TrimPrefix(artifact.Revision[:at], "refs/tags/")}
 			return
 		}
 	}
-	branch := ""
-	if ref := obj.Spec.Reference; ref != nil {
-		branch = ref.Branch
+	ref := &sourcev1.GitRepositoryRef{}
+	if obj.Spec.Reference != nil {
+		ref = obj.Spec.Reference.DeepCopy()
 	}
-	obj.Spec.Reference = &sourcev1.GitRepositoryRef{Branch: branch, Commit: strings.TrimPrefix(contentOf(artifact.Revision), "sha1:")}
+	if ref.Name != "" || ref.SemVer != "" || ref.Tag != "" {
+		ref.Branch = ""
+	}
+	ref.Commit = strings.TrimPrefix(contentOf(artifact.Revision), "sha1:")
+	obj.Spec.Reference = ref
 }
 
 // datable refuses what includes other repositories: a commit does not say at which commits

@@ -670,3 +670,34 @@ func states(conditions []metav1.Condition) map[string]string {
 	}
 	return out
 }
+
+// TestPinOfReference: what an older revision is asked for by, where a server gives out no single commits, is what the source follows.
+func TestPinOfReference(t *testing.T) {
+	const commit = "0123456789012345678901234567890123456789"
+	for name, tt := range map[string]struct {
+		reason   string
+		spec     sourcev1.GitRepositorySpec
+		revision string
+		want     source.Reference
+	}{
+		"Nothing": {"the default branch", sourcev1.GitRepositorySpec{}, "master@sha1:" + commit, source.Reference{Commit: commit}},
+		"Branch": {"a branch", sourcev1.GitRepositorySpec{Reference: &sourcev1.GitRepositoryRef{Branch: "main"}}, "main@sha1:" + commit,
+			source.Reference{Branch: "main", Commit: commit}},
+		"Name": {"a name, which counts before a branch", sourcev1.GitRepositorySpec{Reference: &sourcev1.GitRepositoryRef{Branch: "main", Name: "refs/heads/release"}}, "refs/heads/release@sha1:" + commit,
+			source.Reference{Name: "refs/heads/release", Commit: commit}},
+		"Commit": {"another commit", sourcev1.GitRepositorySpec{Reference: &sourcev1.GitRepositoryRef{Branch: "main", Commit: "other"}}, "main@sha1:" + commit,
+			source.Reference{Branch: "main", Commit: commit}},
+		"Verified": {"the signature of a tag", sourcev1.GitRepositorySpec{Reference: &sourcev1.GitRepositoryRef{SemVer: "1.x"},
+			Verification: &sourcev1.GitRepositoryVerification{Mode: sourcev1.ModeGitTag}}, "v1@sha1:" + commit, source.Reference{Tag: "v1"}},
+		"VerifiedName": {"that of a tag by its whole name", sourcev1.GitRepositorySpec{Reference: &sourcev1.GitRepositoryRef{Name: "refs/tags/v1"},
+			Verification: &sourcev1.GitRepositoryVerification{Mode: sourcev1.ModeGitTagAndHEAD}}, "refs/tags/v1@sha1:" + commit, source.Reference{Tag: "v1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj := &sourcev1.GitRepository{Spec: *tt.spec.DeepCopy()}
+			(&GitRepositories{}).pin(obj, &meta.Artifact{Revision: tt.revision})
+			if diff := cmp.Diff(tt.want, reference(obj)); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tt.reason, diff)
+			}
+		})
+	}
+}

@@ -378,7 +378,7 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 	if adv.Capabilities.Supports(capability.OFSDelta) {
 		_ = req.Capabilities.Set(capability.OFSDelta)
 	}
-	shallow, tipsOnly := adv.Capabilities.Supports(capability.Shallow), false
+	shallow, tipsOnly, history := adv.Capabilities.Supports(capability.Shallow), false, false
 	switch {
 	case want.advertised:
 		req.Wants = []plumbing.Hash{want.fetch}
@@ -389,7 +389,10 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 		// The server sends only what it advertises. The commit comes with the history of
 		// its branch.
 		req.Wants = []plumbing.Hash{want.fetch}
-		shallow = false
+		if want.fetch.IsZero() {
+			req.Wants = want.others
+		}
+		shallow, history = false, true
 	}
 	if shallow {
 		_ = req.Capabilities.Set(capability.Shallow)
@@ -417,8 +420,12 @@ func (m *mirror) receive(ctx context.Context, dial *dialer, wire wire, adv *pack
 		return connectError(dial, err)
 	}
 	m.packs++
+	if history && !want.fetch.IsZero() && len(want.others) > 0 && !m.current.has(want.commit) {
+		want.fetch = plumbing.ZeroHash
+		return m.bring(ctx, dial, want, capability.AllowTipSHA1InWant)
+	}
 	if !m.current.has(want.commit) || (!want.tagObject.IsZero() && !m.current.has(want.tagObject)) {
-		return failf(ReasonGitOperationFailed, "cannot find commit %s: the server did not send it; is it on the branch?", want.commit)
+		return failf(ReasonGitOperationFailed, "cannot find commit %s: the server did not send it; is it on a branch?", want.commit)
 	}
 	return m.current.remember(want.commit)
 }

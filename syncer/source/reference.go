@@ -32,6 +32,8 @@ type target struct {
 	commit     plumbing.Hash
 	revision   string
 	advertised bool
+	// others are what to ask for where the history of fetch does not have the commit, or fetch is none.
+	others []plumbing.Hash
 	// tag is the name of the tag, if it is one, and tagObject its own object, if
 	// it has one.
 	tag       string
@@ -85,16 +87,27 @@ func resolve(adv *packp.AdvRefs, ref Reference) ([]target, error) {
 		if ref.Branch != "" {
 			t.revision = ref.Branch + "@sha1:" + commit.String()
 		}
-		for _, h := range adv.References {
-			if h == commit {
+		for name, h := range adv.References {
+			if peeled, ok := adv.Peeled[name]; h == commit || ok && peeled == commit {
 				t.fetch, t.advertised = h, true
 				return []target{t}, nil
 			}
 		}
-		if tip, ok := adv.References["refs/heads/"+branch]; ok {
-			t.fetch = tip
-		} else if adv.Head != nil {
+		// Where the server gives out no single commits, the commit is in a history: that of what is named, or of any branch.
+		from := "refs/heads/" + branch
+		switch {
+		case ref.Branch != "":
+		case ref.Name != "":
+			from = strings.TrimSuffix(ref.Name, "^{}")
+		case ref.Tag != "":
+			from = "refs/tags/" + ref.Tag
+		}
+		tip, found := adv.References[from]
+		if t.fetch = tip; !found && adv.Head != nil {
 			t.fetch = *adv.Head
+		}
+		if ref.Branch == "" || !found {
+			t.others = branches(adv, t.fetch)
 		}
 		return []target{t}, nil
 	case ref.Name != "":
@@ -117,6 +130,18 @@ func resolve(adv *packp.AdvRefs, ref Reference) ([]target, error) {
 		return one(lookup("refs/tags/"+ref.Tag, ref.Tag))
 	}
 	return one(lookup("refs/heads/"+branch, branch))
+}
+
+// branches are the tips of all branches but one.
+func branches(adv *packp.AdvRefs, but plumbing.Hash) []plumbing.Hash {
+	var tips []plumbing.Hash
+	for name, tip := range adv.References {
+		if strings.HasPrefix(name, "refs/heads/") && tip != but {
+			tips = append(tips, tip)
+		}
+	}
+	plumbing.HashesSort(tips)
+	return slices.Compact(tips)
 }
 
 // maxTied bounds the tags of one version whose commits are compared.

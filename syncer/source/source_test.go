@@ -28,6 +28,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/google/go-cmp/cmp"
 	"github.com/sigstore/rekor/pkg/generated/client/tlog"
 	"golang.org/x/crypto/ssh"
@@ -285,6 +286,66 @@ func TestTipsOnly(t *testing.T) {
 	// By HTTP git cannot tell tips from others: the history is asked for in vain only.
 	if got := o.Requests(repository).Fetches - before; got > 5 {
 		t.Errorf("%d requests for packs by HTTP, want no more than one for each commit, and one more", got)
+	}
+}
+
+// TestCommitOfAnyBranch: a commit without a branch is found on any, also where the server gives out no single commits, and so is one
+// of what is followed by its name, and one that an annotated tag is on.
+func TestCommitOfAnyBranch(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	commit := func(branch, content string) string { return o.commit(branch, map[string]string{"a.yaml": content}) }
+	commit("main", "begin")
+	old := commit("master", "old")
+	onMain := commit("main", "on main")
+	tagged := commit("aside", "tagged")
+	o.git("", "tag", "-a", "-m", "x", "v1", tagged)
+	onRelease := commit("release", "on release")
+	pulled := commit("pull", "pulled")
+	o.git("", "tag", "moved", commit("moved", "moved"))
+	onTag := o.git("", "rev-parse", "moved")
+	for _, branch := range []string{"master", "main", "release", "pull", "moved"} {
+		commit(branch, "the tip of "+branch)
+	}
+	o.git("", "tag", "--force", "moved", "refs/heads/moved")
+	o.git("", "update-ref", "refs/pull/1/head", "pull")
+	for _, gone := range []string{"aside", "pull", "moved"} {
+		o.git("", "update-ref", "-d", "refs/heads/"+gone)
+	}
+	o.git("", "symbolic-ref", "HEAD", "refs/heads/main")
+	o.git("", "config", "uploadpack.allowReachableSHA1InWant", "false")
+	shell := Origin{URL: o.SSHURL(repository), Secret: map[string][]byte{"identity": o.ClientKey(), "known_hosts": []byte(o.KnownHosts())}}
+	for from, origin := range map[string]Origin{"HTTP": o.url(), "SSH": shell} {
+		for name, tt := range map[string]struct {
+			reason string
+			ref    Reference
+			want   string
+		}{
+			"Master":    {"the branch that is followed where none is named", Reference{Commit: old}, "old"},
+			"Default":   {"the default branch, beside a master that was left behind", Reference{Commit: onMain}, "on main"},
+			"Other":     {"another branch", Reference{Commit: onRelease}, "on release"},
+			"Gone":      {"the branch that is named was deleted", Reference{Branch: "merged", Commit: onRelease}, "on release"},
+			"Name":      {"a reference that is no branch", Reference{Name: "refs/pull/1/head", Commit: pulled}, "pulled"},
+			"Tag":       {"a tag that was moved", Reference{Tag: "moved", Commit: onTag}, "moved"},
+			"Peeled":    {"a commit of no branch that an annotated tag is on", Reference{Commit: tagged}, "tagged"},
+			"Nowhere":   {"a commit that no reference leads to", Reference{Commit: pulled}, ""},
+			"Elsewhere": {"a commit that is not on the branch that is named", Reference{Branch: "main", Commit: onRelease}, ""},
+			"Zero":      {"no commit", Reference{Commit: strings.Repeat("0", 40)}, ""},
+		} {
+			s, err := mirrors(t).Fetch(t.Context(), origin, tt.ref, Options{}, nil)
+			if (err == nil) != (tt.want != "") {
+				t.Errorf("%s, %s: %s: Fetch() = %v", from, name, tt.reason, err)
+			} else if err == nil && read(t, s, "a.yaml") != tt.want {
+				t.Errorf("%s, %s: %s: read %q, want %q", from, name, tt.reason, read(t, s, "a.yaml"), tt.want)
+			}
+		}
+		// A submodule is pinned to a commit without a branch.
+		mir, dial, err := mirrors(t).mirror(origin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gen, err := mir.exactly(t.Context(), dial, plumbing.NewHash(onRelease)); err != nil || !gen.complete(plumbing.NewHash(onRelease)) {
+			t.Errorf("%s: a submodule: %v", from, err)
+		}
 	}
 }
 
