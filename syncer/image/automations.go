@@ -231,8 +231,8 @@ func (r *Automations) run(ctx context.Context, obj *autov1.ImageUpdateAutomation
 	}
 	if draft.Refspec == "" {
 		status.RemoveCondition(obj, refspecPushed)
-	} else if owedBy(obj) != "" {
-		status.SetCondition(obj, refspecPushed, metav1.ConditionTrue, meta.SucceededReason, "nothing is left to be pushed with refspec '%s'", draft.Refspec)
+	} else if owed := owedBy(obj); owed != "" {
+		status.SetCondition(obj, refspecPushed, metav1.ConditionTrue, meta.SucceededReason, "commit %s is not to be pushed with refspec '%s' any more", owed, draft.Refspec)
 	}
 	r.tips.Store(client.ObjectKeyFromObject(obj), written.Tip)
 	obj.Status.ObservedPolicies, obj.Status.ObservedSourceRevision = observed, written.Revision
@@ -283,7 +283,7 @@ func basisOf(obj *autov1.ImageUpdateAutomation) source.Basis {
 
 // refspecPushed is a condition of an automation with a second reference: whether that has what the branch got. It is False from before the
 // branch is pushed, so that it is known whatever fails, or ends, before the second reference has the commit too; and it stays
-// there as True, since only what differs from what a run began with is written at its end.
+// there as True, with the commit, since only what differs from what a run began with is written at its end.
 const refspecPushed = "RefspecPushed"
 
 // owe records that a commit is to be pushed with a refspec.

@@ -12,13 +12,19 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/prometheus/client_golang/prometheus"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/cascade-gitops/cascade/syncer/metrics"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/status"
+	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
 // TestBasisOnRecord: what the last commit was made of is read back from the status, and only if it is about that commit.
@@ -104,8 +110,12 @@ func automation(t *testing.T, w Writer, push *autov1.PushSpec) (*Automations, *a
 	obj.Spec.GitSpec = &autov1.GitSpec{Push: push}
 	clock := newClock()
 	now := func() time.Time { clock.advance(time.Minute); return clock.now() }
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(repository, obj).WithStatusSubresource(obj).Build()
 	r := &Automations{
-		Shared: &Shared{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(repository, obj).WithStatusSubresource(obj).Build(), Now: now},
+		Shared: &Shared{
+			Client: c, Reader: c, Events: record.NewFakeRecorder(100), Metrics: metrics.New(prometheus.NewRegistry()),
+			Now: now, Jitter: wake.NewJitter(func() float64 { return 0.5 }),
+		},
 		Writer: w, Commits: NewCommits(prometheus.NewRegistry()),
 	}
 	r.store = r.records()
@@ -194,5 +204,20 @@ func TestRefspecIsOwed(t *testing.T) {
 	status.MarkFailing(obj, source.ReasonRefspecFailed, errors.New("refused"))
 	if reconciled(t, r, obj); w.asked.Owed != "c4" {
 		t.Errorf("of a status of before %q is owed, want c4", w.asked.Owed)
+	}
+}
+
+// TestRefspecOnRecord: what was told ahead of a push is taken back at its end, also where all else of the status is as it was.
+func TestRefspecOnRecord(t *testing.T) {
+	w := &writer{}
+	r, obj := automation(t, w, &autov1.PushSpec{Branch: "main", Refspec: "refs/heads/main:refs/for/main"})
+	for _, commit := range []string{"c1", "c2", "c3"} {
+		w.ahead, w.written = commit, source.Written{Revision: "main@sha1:" + commit, Commit: commit, Tip: commit}
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(obj)}); err != nil {
+			t.Fatal(err)
+		}
+		if now := stored(t, r); !apimeta.IsStatusConditionTrue(now.Status.Conditions, refspecPushed) || now.Status.LastPushCommit != commit || owedBy(now) != "" {
+			t.Errorf("after the push of %s: %+v", commit, now.Status)
+		}
 	}
 }
