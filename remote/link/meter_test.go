@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -334,7 +335,7 @@ func TestLateCall(t *testing.T) {
 					}
 					_, err = io.Copy(io.Discard, response.Body)
 					return reconcile.Result{}, errors.Join(err, response.Body.Close())
-				}), park.Options{Workers: 1, Parked: 1, Aside: 1, Patience: time.Hour})
+				}), park.Options{Workers: 1, Parked: 1, Aside: 1, Patience: time.Hour, Backoff: workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()})
 				begun := time.Now()
 				if _, err := lot.Reconcile(t.Context(), reconcile.Request{}); err != nil {
 					t.Errorf("%s: %v", tc.reason, err)

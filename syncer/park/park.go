@@ -264,21 +264,21 @@ func (j *job) run(ctx context.Context, req reconcile.Request) {
 	}
 	again, queue := j.again, l.queue
 	l.mu.Unlock()
+	//lint:ignore SA1019 a reconciler may ask for it
+	retry := j.err != nil || j.result.Requeue
+	if !retry {
+		l.options.Backoff.Forget(req)
+	}
 	if !parked || queue == nil || ctx.Err() != nil {
 		return // the worker has the result, or nobody is left to do more
 	}
 	if j.err != nil {
 		log.FromContext(ctx).Error(j.err, "Reconciler error")
-	} else {
-		l.options.Backoff.Forget(req)
 	}
 	switch {
 	case again:
 		queue.Add(req)
-	case j.err != nil:
-		queue.AddAfter(req, l.options.Backoff.When(req))
-	//lint:ignore SA1019 a reconciler may ask for it
-	case j.result.Requeue:
+	case retry:
 		queue.AddAfter(req, l.options.Backoff.When(req))
 	case j.result.RequeueAfter > 0:
 		queue.AddAfter(req, j.result.RequeueAfter)

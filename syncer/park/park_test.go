@@ -195,6 +195,36 @@ func TestFollowUps(t *testing.T) {
 	}
 }
 
+// TestPausesGrow: what waits and asks to be tried again each time is tried more and more seldom, as what
+// fails is, until it asks for that no more.
+func TestPausesGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const settled, last = 5, 7
+		var begun []time.Time
+		c, stop := start(t, 2, 5, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			if begun = append(begun, time.Now()); len(begun) != settled { // which does not wait, and has a worker to the end
+				Wait(ctx, func() error { time.Sleep(time.Minute); return nil })
+			}
+			//lint:ignore SA1019 a reconciler may ask for it
+			return reconcile.Result{Requeue: len(begun) != settled && len(begun) != last}, nil
+		})
+		defer stop()
+		for range 2 {
+			c.queue.Add(request("a"))
+			time.Sleep(time.Hour)
+			synctest.Wait()
+		}
+		if len(begun) != last {
+			t.Fatalf("it was reconciled %d times, want %d", len(begun), last)
+		}
+		for i, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 4: 8 * time.Second, 6: time.Second} {
+			if pause := begun[i].Sub(begun[i-1]) - time.Minute; pause != want {
+				t.Errorf("reconcile %d came after a pause of %s, want %s", i+1, pause, want)
+			}
+		}
+	})
+}
+
 // TestStop: the controller's end ends the waits, and nothing is left behind: the bubble
 // of the test would tell.
 func TestStop(t *testing.T) {
