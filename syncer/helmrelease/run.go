@@ -56,8 +56,9 @@ type run struct {
 	// kept is told by apply or uninstall, if they judged what goes later: judged.
 	kept   *v1alpha1.HeldKept
 	judged bool
-	// outstanding: what the request to reconcile asks for was not come to: set by find, if there
-	// is nothing to look at yet, and by apply.
+	// outstanding: what the request to reconcile asks for was not come to: set by find and build, if
+	// nothing can be looked at yet, by reconcile, if a step refused, and by apply. What is stalled
+	// waits for a change of the object, which is tried without a request.
 	outstanding bool
 }
 
@@ -107,6 +108,7 @@ type step func(context.Context, *run) *refusal
 func (r *Reconciler) reconcile(ctx context.Context, run *run) (ctrl.Result, error) {
 	for _, step := range []step{r.check, r.template, r.depend, r.find, r.build, r.aim, r.move} {
 		if refused := step(ctx, run); refused != nil {
+			run.outstanding = run.outstanding || !refused.stalls && outstanding(run.Obj)
 			return r.refuse(ctx, run, refused)
 		}
 	}
@@ -138,7 +140,6 @@ func (r *Reconciler) apply(ctx context.Context, run *run) (ctrl.Result, error) {
 		FirstSync: run.firstSync, Chart: run.chart, Save: run.Write, SaveLast: run.WriteAhead,
 		Claimed: r.Claims.Except(obj, run.target, r.applied(ctx, run)), HandOver: run.held().HandOver, Keep: run.keep,
 	})
-	// What is stalled waits for a change of the object, which is tried without a request.
 	run.outstanding = !outcome.Stalled && outstanding(obj)
 	if err != nil {
 		return ctrl.Result{}, err

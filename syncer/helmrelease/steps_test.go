@@ -1277,6 +1277,77 @@ func TestForceOutstanding(t *testing.T) {
 	}
 }
 
+// TestForceRefused: what keeps a release from being looked at does not use up a request to force it either, unless only
+// a change of the object can end that.
+func TestForceRefused(t *testing.T) {
+	secret := func(name string) client.Object {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name}, Data: map[string][]byte{"values.yaml": []byte("a: b")}}
+	}
+	for name, tc := range map[string]struct {
+		reason, annotation string
+		obj                func(*helmv2.HelmRelease)
+		comes              func(t *testing.T) client.Object
+		want               bool
+	}{
+		"Cluster": {"there is no way to its cluster for a moment", helmv2.ForceRequestAnnotation,
+			func(h *helmv2.HelmRelease) {
+				h.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+			}, func(t *testing.T) client.Object { return otherCluster(t, "there") }, true},
+		"Values": {"the Secret of its values comes later", helmv2.ForceRequestAnnotation,
+			func(h *helmv2.HelmRelease) {
+				h.Spec.ValuesFrom = []meta.ValuesReference{{Kind: "Secret", Name: "values"}}
+			},
+			func(*testing.T) client.Object { return secret("values") }, true},
+		"Reset": {"so it does for a reset", helmv2.ResetRequestAnnotation,
+			func(h *helmv2.HelmRelease) {
+				h.Spec.ValuesFrom = []meta.ValuesReference{{Kind: "Secret", Name: "values"}}
+			},
+			func(*testing.T) client.Object { return secret("values") }, true},
+		"Dependency": {"what it depends on is not there yet", helmv2.ForceRequestAnnotation,
+			func(h *helmv2.HelmRelease) { h.Spec.DependsOn = []helmv2.DependencyReference{{Name: "db"}} },
+			func(*testing.T) client.Object {
+				return &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "db"},
+					Status: helmv2.HelmReleaseStatus{Conditions: []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue}}}}
+			}, true},
+		"Stalled": {"it has two charts until it is changed", helmv2.ForceRequestAnnotation,
+			func(h *helmv2.HelmRelease) { h.Spec.Chart = &helmv2.HelmChartTemplate{} }, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := takeMoving(t, "there", shop(func(h *helmv2.HelmRelease) {
+				h.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now", tc.annotation: "now"}
+				tc.obj(h)
+			}))
+			way := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "way"}}
+			if err := errors.Join(s.client.Delete(t.Context(), way), s.client.Create(t.Context(), image(true))); err != nil {
+				t.Fatal(err)
+			}
+			s.Sources.Snapshots.Put(chartKey(s.Obj), chartOf(t, "apiVersion: v2\nname: shop\nversion: 1.0.0\n"))
+			asked, should := 0, false
+			s.helm.sync = func(_ context.Context, r release.Request) (release.Outcome, error) {
+				asked++
+				force, reset := helmv2.ShouldHandleForceRequest(r.Object), helmv2.ShouldHandleResetRequest(r.Object)
+				should = force || reset
+				return release.Outcome{}, nil
+			}
+			request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Obj)}
+			_, refused := s.Reconcile(t.Context(), request)
+			there := &helmv2.HelmRelease{}
+			if err := s.client.Get(t.Context(), request.NamespacedName, there); err != nil || asked > 0 || (there.Status.LastHandledReconcileAt == "") != tc.want {
+				t.Fatalf("%s: Reconcile() = %v, Sync was called %d times, and handled is %q, %v", tc.reason, refused, asked, there.Status.LastHandledReconcileAt, err)
+			}
+			if tc.comes == nil {
+				return
+			}
+			if err := s.client.Create(t.Context(), tc.comes(t)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Reconcile(t.Context(), request); err != nil || asked != 1 || !should {
+				t.Errorf("%s: Reconcile() = %v, Sync was called %d times, and the request was to be handled: %t", tc.reason, err, asked, should)
+			}
+		})
+	}
+}
+
 // TestNoteRevision: the revision of a Rollout is on record once all of it is released.
 func TestNoteRevision(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -21,7 +21,7 @@ func (n *run) decide(ctx context.Context, state State) (Action, string, error) {
 		State: state,
 		// Asked each time: a request is handled once. One for an action is not used up by
 		// what has to come before it.
-		Forced:           state != Uninstalling && v2.ShouldHandleForceRequest(obj),
+		Forced:           state != Uninstalling && state != Locked && v2.ShouldHandleForceRequest(obj),
 		Retry:            obj.GetActiveRetry(n.DefaultToRetryOnFailure) != nil,
 		InstallExhausted: obj.GetInstall().GetRemediation().RetriesExhausted(obj),
 		UpgradeExhausted: obj.GetUpgrade().GetRemediation().RetriesExhausted(obj),

@@ -101,6 +101,14 @@ func TestReconcile(t *testing.T) {
 		"Unlock": {reason: "a process died while it upgraded", want: next,
 			arrange: func(_ *v2.HelmRelease, m *fakeWorld) { m.change(common.StatusPendingUpgrade) },
 			taken:   "unlock upgrade", ready: v2.UpgradeSucceededReason, history: "deployed failed"},
+		"ForcedLocked": {reason: "a rollback never ended, after which a person forced an upgrade", want: wanted,
+			arrange: func(o *v2.HelmRelease, m *fakeWorld) {
+				o.Annotations = map[string]string{fluxmeta.ReconcileRequestAnnotation: "now", v2.ForceRequestAnnotation: "now"}
+				o.Spec.Upgrade = &v2.Upgrade{Remediation: remedy(0, true, v2.RollbackRemediationStrategy)}
+				o.Status.LastAttemptedReleaseAction, o.Status.UpgradeFailures = v2.ReleaseActionUpgrade, 1
+				locked := m.add("web", "apps", m.stored[0].Chart.Metadata, wanted.Values, common.StatusPendingRollback)
+				o.Status.History = append(v2.Snapshots{snapshotOf(locked, "", v2.ReleaseActionRollback)}, o.Status.History...)
+			}, taken: "unlock upgrade", ready: v2.UpgradeSucceededReason, history: "deployed failed deployed"},
 		"Test": {reason: "tests run after an upgrade", want: next,
 			arrange: func(o *v2.HelmRelease, _ *fakeWorld) { o.Spec.Test = &v2.Test{Enable: true} },
 			taken:   "upgrade test", ready: v2.TestSucceededReason, history: "deployed superseded"},
