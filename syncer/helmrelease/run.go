@@ -173,7 +173,7 @@ func (r *Reconciler) soon(obj *helmv2.HelmRelease, o release.Outcome) ctrl.Resul
 		return ctrl.Result{RequeueAfter: r.Jitter(o.After)}
 	case o.Stalled:
 		return ctrl.Result{}
-	case o.Refused, o.Creation.Blocked(), o.Creation.Withholding():
+	case o.Refused, o.Held, o.Creation.Blocked(), o.Creation.Withholding():
 		return ctrl.Result{RequeueAfter: r.Jitter(min(obj.GetRequeueAfter(), heldPoll))}
 	}
 	return ctrl.Result{RequeueAfter: r.Jitter(obj.GetRequeueAfter())}

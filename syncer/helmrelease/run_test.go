@@ -30,10 +30,15 @@ func TestSoon(t *testing.T) {
 	if got := soon(obj, release.Outcome{Stalled: true}); !got.IsZero() {
 		t.Errorf("soon(stalled) = %+v, want nothing", got)
 	}
-	for name, o := range map[string]release.Outcome{"done": {}, "held": {Held: true}} {
-		if got := soon(obj, o); got.RequeueAfter < 50*time.Minute {
-			t.Errorf("soon(%s) = %+v, want the interval", name, got)
-		}
+	if got := soon(obj, release.Outcome{}); got.RequeueAfter < 50*time.Minute {
+		t.Errorf("soon(done) = %+v, want the interval", got)
+	}
+	if got := soon(obj, release.Outcome{Held: true}); got.RequeueAfter <= 0 || got.RequeueAfter > heldPoll {
+		t.Errorf("soon(held) = %+v, want it to be soon: a confirmation on an object wakes nobody, and what could not be read may be readable again", got)
+	}
+	obj.Spec.Interval.Duration = 10 * time.Second
+	if got := soon(obj, release.Outcome{Held: true}); got.RequeueAfter > 10*time.Second {
+		t.Errorf("soon(held) = %+v, want no more than the interval", got)
 	}
 }
 

@@ -1149,7 +1149,7 @@ func TestApplyStep(t *testing.T) {
 		"Again":     {"another action follows, after the pause of the queue", release.Outcome{Again: true}, nil, 0, 0, 0, nil},
 		"After":     {"a failure is tried again when its strategy says", release.Outcome{After: time.Minute}, nil, 1, time.Minute, 0, nil},
 		"Stalled":   {"only a change of the object helps", release.Outcome{Stalled: true}, nil, 1, 0, 0, nil},
-		"Held":      {"a person has to decide about a deletion", release.Outcome{Held: true}, nil, 1, time.Hour, 0, nil},
+		"Held":      {"a person has to decide about a deletion", release.Outcome{Held: true}, nil, 1, heldPoll, 0, nil},
 		"Creation":  {"a person has to decide about Clusters", release.Outcome{Creation: held}, nil, 0, heldPoll, 1, nil},
 		"Refused":   {"what its Cluster runs may change without an event", release.Outcome{Refused: true}, nil, 0, heldPoll, 0, nil},
 		"Kept":      {"parts of Clusters that exist stay until those are gone", release.Outcome{}, nil, 1, time.Hour, 0, &v1alpha1.HeldKept{Objects: []string{"Secret/fleet/keys"}}},

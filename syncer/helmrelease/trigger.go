@@ -28,8 +28,8 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/wake"
 )
 
-// heldPoll is the pause between two looks at Clusters that are held, where no
-// event comes before: nothing tells of what a Cluster refers to.
+// heldPoll is the pause between two looks at what is held, where no event comes before:
+// nothing tells of what a Cluster refers to, nor of what a person confirms on an object.
 const heldPoll = time.Minute
 
 // roomPoll is the pause of a release for whose values there was no room in memory.
