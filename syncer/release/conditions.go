@@ -136,6 +136,9 @@ func (n *run) ready() *metav1.Condition {
 	if !tests.Enable {
 		conditions.Delete(obj, v2.TestSuccessCondition)
 	}
+	if !obj.GetDriftDetection().MustDetectChanges() {
+		conditions.Delete(obj, v2.DriftedCondition)
+	}
 	if len(obj.Status.Conditions) == 0 {
 		return nil
 	}

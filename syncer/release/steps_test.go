@@ -279,6 +279,26 @@ func TestRemedyClaimed(t *testing.T) {
 	}
 }
 
+// TestDriftedGoes: drift that nobody looks for any more is not told of.
+func TestDriftedGoes(t *testing.T) {
+	for name, mode := range map[string]*v2.DriftDetection{"Removed": nil, "Disabled": {Mode: v2.DriftDetectionDisabled}} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Spec.DriftDetection = &v2.DriftDetection{Mode: v2.DriftDetectionWarn}
+			m.diff = jsondiff.DiffSet{{Type: jsondiff.DiffTypeUpdate, DesiredObject: named("ConfigMap", "a").Object()}}
+			for _, drifted := range []bool{true, false} {
+				if _, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if conditions.Has(obj, v2.DriftedCondition) != drifted || !conditions.IsReady(obj) {
+					t.Errorf("drift is looked for: %t, and it has %v", drifted, obj.Status.Conditions)
+				}
+				obj.Spec.DriftDetection = mode
+			}
+		})
+	}
+}
+
 // TestMovedWaits: what the object pointed at before goes to another owner first. Until then nothing of what it
 // declares now is there: who depends on it, and its Rollout, must not take it for done.
 func TestMovedWaits(t *testing.T) {
