@@ -179,25 +179,29 @@ func (c *claims) on(ctx context.Context, e, except inventory.Entry) apply.Claim 
 }
 
 // recorded is the claim of the owners that have an object in their inventories: of the first
-// one that is known to have it here, or else of the first one that may.
+// one that is known to have applied it here, or else of the first one that may have.
 func (c *claims) recorded(ctx context.Context, rest string, e, except inventory.Entry) apply.Claim {
 	var found apply.Claim
 	for _, o := range c.recording(rest, e, except) {
 		by, counts := apply.Claim{Owner: EntryOf(o).String(), Kind: apply.Recorded}, true
+		_, release := o.(*helmv2.HelmRelease)
 		switch c.of.applies(ctx, o, c.of.recordedAt(o)) {
 		case elsewhere:
 			continue
 		case here:
-			if !installing(o) {
+			// Definitions of its chart may be on record of a release that left them to others, as with crds: Skip.
+			switch by.Unsure = release && isDefinition(e.GroupKind()); {
+			case installing(o):
+				by.Kind = apply.Declared
+			case !by.Unsure:
+				by.Perhaps = found.Perhaps
 				return by
 			}
-			by.Kind = apply.Declared
 		case perhaps:
 			by.Unsure = true
 		case unclear:
 			// In a fleet, each cluster has objects of the same names, and one of them may be away
 			// for months. A Kustomization has its cluster on record, unless that never tells.
-			_, release := o.(*helmv2.HelmRelease)
 			by.Unsure, counts = true, !release || c.of.akin(visit{owner: o}) && c.of.recent(o)
 		}
 		all := append(found.Perhaps, by.Owner)
@@ -311,6 +315,10 @@ func IsOwner(kind schema.GroupKind) bool {
 
 func isLayer(kind schema.GroupKind) bool {
 	return kind == schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "Layer"}
+}
+
+func isDefinition(kind schema.GroupKind) bool {
+	return kind == schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
 }
 
 // recordedAt is where the objects of an owner's inventory are. One that is given

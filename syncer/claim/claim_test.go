@@ -224,6 +224,7 @@ func TestIdentifiesLater(t *testing.T) {
 // TestClaims: who answers for an object besides the one that asks.
 func TestClaims(t *testing.T) {
 	config := inventory.Entry{Namespace: "x", Name: "a", Kind: "ConfigMap", Version: "v1"}
+	definition := inventory.Entry{Name: "widgets.shop.io", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
 	role := inventory.Entry{Name: "a", Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Version: "v1"}
 	other := func(ref *meta.KubeConfigReference, ns string) func(*helmv2.HelmRelease) {
 		return func(h *helmv2.HelmRelease) { h.Spec.KubeConfig, h.Namespace = ref, ns }
@@ -292,6 +293,9 @@ func TestClaims(t *testing.T) {
 		"Installed":      {"one that was installed", release(config.ID(), revisions("deployed")), config, target.Ref{}, "HelmRelease/apps/web"},
 		"UpgradeFailed":  {"one that was installed once", release(config.ID(), revisions("failed", "superseded")), config, target.Ref{}, "HelmRelease/apps/web"},
 		"HistoryEnds":    {"one that may have been", release(config.ID(), func(h *helmv2.HelmRelease) { revisions("failed", "failed")(h); h.Status.History = h.Status.History[:1] }), config, target.Ref{}, "HelmRelease/apps/web"},
+		"Definition":     {"a release, whose chart has it, and which may have left it to others", release(definition.ID(), nil), definition, target.Ref{}, "HelmRelease/apps/web?"},
+		"DefinitionSoon": {"one that is being installed", release(definition.ID(), revisions("pending-install")), definition, target.Ref{}, "HelmRelease/apps/web?"},
+		"DefinitionHere": {"a Kustomization has applied what it has on record", kustomization("new", definition.ID(), nil), definition, target.Ref{}, "Kustomization/apps/new"},
 		"UnknownCluster": {"a kubeconfig of a cluster that does not tell which it is", kustomization("new", config.ID(), leads("mute")), config, target.Ref{}, "Kustomization/apps/new?"},
 		"Unreachable":    {"a kubeconfig of a cluster that does not answer", release(config.ID(), other(broken, "apps")), config, target.Ref{}, "HelmRelease/apps/web?"},
 		"UnknownOther":   {"such a kubeconfig, and another object", kustomization("new", "x_b__ConfigMap", leads("mute")), config, target.Ref{}, ""},
@@ -316,6 +320,24 @@ func TestClaims(t *testing.T) {
 				t.Errorf("%s: claimed by %v, %v; want %q", tc.reason, got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestClaimOfDefinition: who is known to have applied a definition comes before a release that may have it of its chart
+// alone. Labels tell whether that one did.
+func TestClaimOfDefinition(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := inventory.Entry{Name: "widgets.shop.io", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(release(e.ID(), nil), kustomization("new", e.ID(), nil)).Build()
+	got, err := (&Claims{Client: c, Now: func() time.Time { return noon }}).Except(self(), target.Ref{}, Applied{})(t.Context(), e, inventory.Entry{})
+	want := apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Recorded, Perhaps: []string{"HelmRelease/apps/web"}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("claimed by %+v, %v; want %+v", got, err, want)
 	}
 }
 

@@ -18,20 +18,19 @@ import (
 
 // contents are the objects that a release answers for: of its manifest, and the
 // definitions that came with its chart.
-func (n *run) contents(rel *helmrelease.Release) (entries []inventory.Entry, warnings []string, err error) {
+func (n *run) contents(rel *helmrelease.Release) (entries, definitions []inventory.Entry, warnings []string, err error) {
 	objects, warnings, err := objectsOf(rel, n.mapper)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	entries = inventory.OfAll(objects)
 	if rel.Chart != nil {
-		definitions, err := definitionsOf(rel.Chart)
+		found, err := definitionsOf(rel.Chart)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
-		entries = append(entries, inventory.OfAll(definitions)...)
+		definitions = inventory.OfAll(found)
 	}
-	return entries, warnings, nil
+	return inventory.OfAll(objects), definitions, warnings, nil
 }
 
 // leftoversOf are the objects of the inventory, and of revisions that were undone, that
@@ -42,11 +41,11 @@ func (n *run) leftoversOf(rel *helmrelease.Release, undone []inventory.Entry) ([
 	if len(recorded) == 0 {
 		return nil, nil
 	}
-	has, _, err := n.contents(rel)
+	has, definitions, _, err := n.contents(rel)
 	if err != nil {
 		return nil, err
 	}
-	return n.withoutHooks(rel, dropped(recorded, has))
+	return n.withoutHooks(rel, dropped(recorded, append(has, definitions...)))
 }
 
 // withoutHooks are those that the release does not declare as hooks either. A chart may
@@ -130,11 +129,11 @@ func undeleted(recorded []inventory.Entry) []inventory.Entry {
 
 // inventory records what the release answers for after an action wrote it, and tells what
 // of it is not certain.
-func (n *run) inventory(rel *helmrelease.Release, spared *verdicts, partly bool) {
+func (n *run) inventory(a Action, rel *helmrelease.Release, spared *verdicts, partly bool) {
 	if rel == nil {
 		return
 	}
-	warnings, err := n.recordContents(rel, spared, partly)
+	warnings, err := n.recordContents(a, rel, spared, partly)
 	if err != nil {
 		n.Events.Eventf(n.obj, corev1.EventTypeWarning, v2.InventoryBuildFailedReason, "failed to build inventory for %s/%s: %s", n.obj.Namespace, n.obj.Name, err)
 		return
@@ -147,18 +146,32 @@ func (n *run) inventory(rel *helmrelease.Release, spared *verdicts, partly bool)
 // recordContents records what the release answers for. partly: what of the inventory is
 // not in the release may not have been deleted, because the action has not ended, failed
 // before that, or compared the release with another than the newest revision.
-func (n *run) recordContents(rel *helmrelease.Release, spared *verdicts, partly bool) (warnings []string, err error) {
+func (n *run) recordContents(a Action, rel *helmrelease.Release, spared *verdicts, partly bool) (warnings []string, err error) {
+	recorded := entriesOf(n.obj.Status.Inventory)
 	left := inventory.Union(inventory.Union(n.found.leftovers, n.found.undone), spared.kept())
 	if partly {
-		left = inventory.Union(left, undeleted(entriesOf(n.obj.Status.Inventory)))
+		left = inventory.Union(left, undeleted(recorded))
 	}
-	has, warnings, err := n.contents(rel)
+	has, definitions, warnings, err := n.contents(rel)
 	if err != nil {
 		return nil, err
 	}
-	if left, err = n.withoutHooks(rel, dropped(left, has)); err != nil {
+	if left, err = n.withoutHooks(rel, dropped(left, append(has, definitions...))); err != nil {
 		return nil, err
 	}
-	n.obj.Status.Inventory = refsOf(append(has, left...))
+	if n.leavesDefinitions(a) {
+		// Those that are on record were applied before.
+		definitions = inventory.Difference(definitions, inventory.Difference(definitions, recorded))
+	}
+	n.obj.Status.Inventory = refsOf(slices.Concat(has, definitions, left))
 	return warnings, nil
+}
+
+// leavesDefinitions reports whether an action leaves the definitions of the chart to others. A rollback goes back to what
+// upgrades made.
+func (n *run) leavesDefinitions(a Action) bool {
+	if a == Install {
+		return n.obj.GetInstall().CRDs == v2.Skip
+	}
+	return n.obj.GetUpgrade().CRDs == v2.Skip
 }

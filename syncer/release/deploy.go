@@ -32,7 +32,7 @@ func (n *run) release(ctx context.Context, a Action) error {
 			// knows what to uninstall, whatever the object points at by then, and what to
 			// delete of it that later revisions do not have.
 			wrote.record(obj, v2.ReleaseActionInstall)
-			_, err := n.recordContents(wrote.newest, &verdicts{}, true)
+			_, err := n.recordContents(a, wrote.newest, &verdicts{}, true)
 			if err = errors.Join(err, n.req.Save(ctx)); err != nil {
 				n.log.Error(n.redacted(err), "cannot record the release before its objects are created")
 			}
@@ -57,7 +57,7 @@ func (n *run) release(ctx context.Context, a Action) error {
 	}
 	obj.Status.LastAttemptedReleaseActionDuration = &metav1.Duration{Duration: n.Now().Sub(start)}
 	wrote.record(obj, action)
-	n.inventory(wrote.newest, h.spared(), err != nil || !onTop)
+	n.inventory(a, wrote.newest, h.spared(), err != nil || !onTop)
 	if err != nil {
 		n.releaseFailed(a, h, err)
 		if wrote.newest == nil {

@@ -11,6 +11,8 @@ import (
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/common"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
@@ -49,6 +51,43 @@ func TestUndeleted(t *testing.T) {
 	definition := inventory.Entry{Name: "carts.shop.io", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
 	if diff := cmp.Diff([]inventory.Entry{settings}, undeleted([]inventory.Entry{definition, settings})); diff != "" {
 		t.Errorf("undeleted(): -want, +got:\n%s", diff)
+	}
+}
+
+// TestDefinitionsOnRecord: a release that leaves the definitions of its chart to others does not answer for them.
+func TestDefinitionsOnRecord(t *testing.T) {
+	config := named("ConfigMap", "settings")
+	definition := inventory.Entry{Name: "widgets.shop.io", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
+	file := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: widgets.shop.io}\n"
+	rel := &helmrelease.Release{Name: "web", Namespace: "apps", Version: 1, Manifest: manifestOf(config),
+		Chart: &chart.Chart{Metadata: &chart.Metadata{Name: "web"}, Files: []*common.File{{Name: "crds/widgets.yaml", Data: []byte(file)}}}}
+	both, alone := []inventory.Entry{config, definition}, []inventory.Entry{config}
+	skips := v2.HelmReleaseSpec{Install: &v2.Install{CRDs: v2.Skip}, Upgrade: &v2.Upgrade{CRDs: v2.Skip}}
+	for name, tc := range map[string]struct {
+		reason   string
+		action   Action
+		spec     v2.HelmReleaseSpec
+		recorded []inventory.Entry
+		want     []inventory.Entry
+	}{
+		"Install":         {"it applied them", Install, v2.HelmReleaseSpec{}, nil, both},
+		"InstallSkipped":  {"another release has them", Install, skips, nil, alone},
+		"Upgrade":         {"only the installation left them out", Upgrade, v2.HelmReleaseSpec{Install: skips.Install}, nil, both},
+		"UpgradeSkipped":  {"another release has them", Upgrade, skips, alone, alone},
+		"Had":             {"the installation applied them", Upgrade, v2.HelmReleaseSpec{Upgrade: skips.Upgrade}, both, both},
+		"RollbackSkipped": {"it goes back to what had none", Rollback, skips, alone, alone},
+		"Rollback":        {"it goes back to what had them", Rollback, v2.HelmReleaseSpec{}, alone, both},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Spec, obj.Status.Inventory = tc.spec, refsOf(tc.recorded)
+			if _, err := m.newRun(obj, wanted).recordContents(tc.action, rel, newVerdicts(), false); err != nil {
+				t.Fatal(err)
+			}
+			if got := entriesOf(obj.Status.Inventory); !inventory.Equal(got, tc.want) {
+				t.Errorf("%s: on record are %v, want %v", tc.reason, got, tc.want)
+			}
+		})
 	}
 }
 

@@ -37,7 +37,7 @@ func (n *run) rollback(ctx context.Context) error {
 		}
 	})
 	err := h.rollback(to)
-	n.inventory(newest, h.spared(), err != nil)
+	n.inventory(Rollback, newest, h.spared(), err != nil)
 	token := n.token(to)
 	what := fmt.Sprintf("Helm rollback to previous release %s with chart %s", to.FullReleaseName(), to.VersionedChartName())
 	if err != nil {
