@@ -30,7 +30,9 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 	n.keeps(slices.Concat(s.withCluster, s.queued))
 	// What could not be deleted is still deletable.
 	kept := inventory.Union(s.kept(), inventory.Difference(s.going(), begun))
-	gone := inventory.Difference(n.found.leftovers, kept)
+	// Helm stores no subcharts, so that definitions of these are taken for leftovers. They stay on record.
+	definitions := slices.DeleteFunc(slices.Clone(s.foreign), func(e inventory.Entry) bool { return !s.judged[e].Definition })
+	gone := inventory.Difference(n.found.leftovers, slices.Concat(kept, definitions))
 	n.obj.Status.Inventory = refsOf(without(entriesOf(n.obj.Status.Inventory), gone))
 	n.found.leftovers = inventory.Union(nil, kept)
 	n.mu.Lock()

@@ -122,9 +122,7 @@ func dropped(recorded, has []inventory.Entry) []inventory.Entry {
 // Definitions are not among them. Helm never deletes those of a chart, and one
 // in a manifest is recorded when the guard keeps it.
 func undeleted(recorded []inventory.Entry) []inventory.Entry {
-	return slices.DeleteFunc(slices.Clone(recorded), func(e inventory.Entry) bool {
-		return e.Group == "apiextensions.k8s.io" && e.Kind == "CustomResourceDefinition"
-	})
+	return slices.DeleteFunc(slices.Clone(recorded), isDefinition)
 }
 
 // inventory records what the release answers for after an action wrote it, and tells what

@@ -82,6 +82,8 @@ type Candidate struct {
 	OwnCluster bool
 	// Hook: the chart declares it as a hook, and it was created as one.
 	Hook bool
+	// Definition: it is ours, and came with a chart beside its templates. Helm leaves it behind.
+	Definition bool
 	// LowerTier: it is in a cluster that is not the agent's own.
 	LowerTier bool
 	// WithRelease: a person confirmed the deletion of the HelmRelease, which is for each of its
@@ -214,6 +216,9 @@ func (g *guard) look(ctx context.Context, look apply.Look, e inventory.Entry, ho
 	g.claim(ctx, &d, labels)
 	if d.Live.Owned {
 		d.Ours = true
+		// What is of a template has Helm's mark.
+		d.Definition = isDefinition(e) && annotations[releaseName] == ""
+		d.Kept = d.Kept || d.Definition
 		d.OwnCluster = slices.ContainsFunc(g.release, func(c inventory.Entry) bool {
 			return isCluster(c) && c.Name == d.Live.OfCluster && c.Namespace == e.Namespace
 		})
@@ -555,6 +560,10 @@ func entryOf(info *resource.Info) inventory.Entry {
 }
 
 func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }
+
+func isDefinition(e inventory.Entry) bool {
+	return e.Group == "apiextensions.k8s.io" && e.Kind == "CustomResourceDefinition"
+}
 
 func isNamespace(e inventory.Entry) bool { return e.Group == "" && e.Kind == "Namespace" }
 

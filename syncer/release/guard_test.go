@@ -263,6 +263,41 @@ func TestClaimProven(t *testing.T) {
 	}
 }
 
+// seenWith is a cluster whose objects have annotations.
+type seenWith struct {
+	inMemory
+	annotations map[string]string
+}
+
+func (s seenWith) Looks([]inventory.Entry, bool) apply.Look {
+	return func(context.Context, inventory.Entry) (inventory.Live, map[string]string, map[string]string) {
+		return owned(nil), nil, s.annotations
+	}
+}
+
+// TestLookAtDefinition: Helm deletes a definition that is of a template. One that came beside those it leaves behind.
+func TestLookAtDefinition(t *testing.T) {
+	e := inventory.Entry{Name: "widgets.shop.io", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
+	for name, tc := range map[string]struct {
+		reason      string
+		annotations map[string]string
+		confirmed   bool
+		want        Verdict
+	}{
+		"Beside":          {"it has no mark of Helm's", nil, false, Foreign},
+		"BesideConfirmed": {"also where all of the release is to go", nil, true, Foreign},
+		"Template":        {"a person is asked about that of a template", map[string]string{releaseName: "web"}, false, Held},
+		"TemplateOk":      {"who confirmed it", map[string]string{releaseName: "web"}, true, Deletable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &guard{facts: seenWith{annotations: tc.annotations}, obj: &v2.HelmRelease{}, confirmed: tc.confirmed}
+			if got := Judge(g.look(t.Context(), g.looks(), e, false)); got != tc.want {
+				t.Errorf("%s: it is judged %d, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 // TestHandOverOneByOne: a release that goes deletes its Clusters one by one. Those that are left have
 // waited for another owner as long as the first one.
 func TestHandOverOneByOne(t *testing.T) {

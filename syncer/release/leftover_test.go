@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/mask"
@@ -88,6 +90,39 @@ func TestDefinitionsOnRecord(t *testing.T) {
 				t.Errorf("%s: on record are %v, want %v", tc.reason, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestSubchartDefinitions: Helm stores no subcharts. Definitions that came with one are no leftovers of an earlier
+// revision, and nobody who confirms the end of a release loses all objects of their kinds.
+func TestSubchartDefinitions(t *testing.T) {
+	definition := inventory.Entry{Name: "widgets.shop.io", Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Version: "v1"}
+	file := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: widgets.shop.io}\n"
+	obj, m := inSync(t)
+	made := *m.stored[0]
+	made.Chart = &chart.Chart{Metadata: &chart.Metadata{Name: "web", Version: "1.0.0"}}
+	made.Chart.AddDependency(&chart.Chart{Metadata: &chart.Metadata{Name: "crds"}, Files: []*common.File{{Name: "crds/widgets.yaml", Data: []byte(file)}}})
+	if _, err := m.newRun(obj, wanted).recordContents(Install, &made, newVerdicts(), false); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(&made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := &helmrelease.Release{}
+	if err := json.Unmarshal(text, stored); err != nil {
+		t.Fatal(err)
+	}
+	m.stored[0], m.writes = stored, m.writes+1
+	obj.Status.History[0] = snapshotOf(stored, "", v2.ReleaseActionInstall)
+	m.live["widgets.shop.io"] = owned(nil)
+	out, err := m.newRun(obj, wanted).reconcile(t.Context())
+	if on := entriesOf(obj.Status.Inventory); err != nil || out != (Outcome{}) || !slices.Equal(on, []inventory.Entry{definition}) {
+		t.Errorf("reconcile() = %+v, %v, and on record are %v; want it to be done, with the definition on record", out, err, on)
+	}
+	obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
+	if out, err := m.newRun(obj, wanted).uninstall(t.Context()); err != nil || out != (Outcome{}) || len(m.deleted) > 0 {
+		t.Errorf("uninstall() = %+v, %v, and deleted %v; want the definition to stay", out, err, m.deleted)
 	}
 }
 
