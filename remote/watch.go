@@ -76,9 +76,11 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	}); err != nil {
 		return fmt.Errorf("cannot index Children: %w", err)
 	}
-	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, retryMost)
+	retries := func() workqueue.TypedRateLimiter[reconcile.Request] {
+		return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, retryMost)
+	}
 	lot := stalls.Lot("Child", func() client.Object { return &v1alpha1.Child{} }, children, park.Options{
-		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Deadline: stall.Deadline, Backoff: retries,
+		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Deadline: stall.Deadline, Backoff: retries(),
 	})
 	if err := mgr.Add(lot); err != nil {
 		return err
@@ -91,7 +93,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		WatchesRawSource(ctrlsource.Func(children.onProbe)).
 		WatchesRawSource(ctrlsource.Func(children.onCluster)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
-		WithOptions(controller.Options{NeedLeaderElection: everywhere.NeedLeaderElection, MaxConcurrentReconciles: concurrent, RateLimiter: retries}).
+		WithOptions(controller.Options{NeedLeaderElection: everywhere.NeedLeaderElection, MaxConcurrentReconciles: concurrent, RateLimiter: retries()}).
 		Build(lot)
 	if err != nil {
 		return err

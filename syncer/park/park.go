@@ -67,7 +67,8 @@ type Options struct {
 	Share int
 	// Deadline is how long a reconcile may run, without what it waits; 0 sets none.
 	Deadline time.Duration
-	// Backoff tells how long after a failure an object is tried again.
+	// Backoff tells how long after a failure an object is tried again. It is not that of the
+	// controller, which forgets each object that parks.
 	Backoff Backoff
 	// Watch, if set, watches a reconcile while it runs: it returns the context for it.
 	Watch func(context.Context, reconcile.Request) (context.Context, Watch)
