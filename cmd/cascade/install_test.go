@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,9 +17,11 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -231,6 +235,79 @@ func TestUninstallAgain(t *testing.T) {
 					t.Errorf("%s: the account in %s is gone: %t", tc.reason, o.GetNamespace(), gone)
 				}
 			}
+		})
+	}
+}
+
+// TestUninstallBesideAnother: of several agents the one goes that a person says, and with it nothing that another one
+// needs.
+func TestUninstallBesideAnother(t *testing.T) {
+	labels := map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName, "app.kubernetes.io/part-of": "flux"}
+	of := func(namespace string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName, Labels: labels}
+	}
+	account := func(namespace string) client.Object { return &corev1.ServiceAccount{ObjectMeta: of(namespace)} }
+	agent := func(namespace string) client.Object { return &appsv1.Deployment{ObjectMeta: of(namespace)} }
+	bound := func(namespace string) client.Object {
+		b := &rbacv1.ClusterRoleBinding{ObjectMeta: of("")}
+		b.Name, b.Subjects = namespace+"-cascade", []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: v1alpha1.AgentName}}
+		return b
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: of("")}
+	wall := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: of("")}
+	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "apps", Finalizers: []string{kustomizev1.KustomizationFinalizer}}}
+	const usual = v1alpha1.AgentNamespace
+	for name, tc := range map[string]struct {
+		reason string
+		is     []client.Object
+		said   string
+		mom    bool // an agent works in the usual namespace that is no Deployment
+		crds   bool
+		// goes are those that are gone after it, of the above.
+		goes []client.Object
+		err  string
+	}{
+		"Rest":    {"the Deployment was deleted before", []client.Object{agent(usual), account(usual), account("team-a")}, "team-a", false, false, []client.Object{account("team-a")}, ""},
+		"Nowhere": {"its installation failed", []client.Object{agent(usual), account(usual)}, "team-a", false, false, nil, "the agent of this cluster is in namespace " + usual},
+		"Two":     {"a tenant leaves", []client.Object{agent(usual), agent("team-a"), account("team-a")}, "team-a", false, false, []client.Object{agent("team-a"), account("team-a")}, ""},
+		"Usual":   {"or the tenant stays", []client.Object{agent(usual), agent("team-a")}, usual, false, false, []client.Object{agent(usual)}, ""},
+		"Unsaid":  {"nobody says which", []client.Object{agent(usual), agent("team-a")}, "", false, false, nil, "say which with -n"},
+		"Bound":   {"who makes such an account must not get its rights", []client.Object{agent(usual), agent("team-a"), bound(usual), bound("team-a")}, "team-a", false, false, []client.Object{agent("team-a"), bound("team-a")}, ""},
+		"CRDs":    {"the other one works on these objects", []client.Object{agent(usual), agent("team-a")}, "team-a", false, true, nil, "an agent in namespace " + usual},
+		"Mom":     {"the other one is no Deployment", []client.Object{agent("team-a")}, "", true, false, []client.Object{agent("team-a")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				objects := append([]client.Object{role.DeepCopy(), wall.DeepCopy(), k.DeepCopy()}, tc.is...)
+				if tc.mom {
+					objects = append(objects, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: usual, Name: v1alpha1.HeartbeatLease}})
+				}
+				cluster := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+					Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, more ...client.GetOption) error {
+						err := cl.Get(ctx, key, o, more...)
+						if l, ok := o.(*coordinationv1.Lease); ok && tc.mom { // it is renewed
+							l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("mom"), RenewTime: new(metav1.NewMicroTime(time.Now())), LeaseDurationSeconds: new(int32(45))}
+						}
+						return err
+					},
+				}).Build()
+				c, out := newCLI(t)
+				c.flags.Namespace = &tc.said
+				err := (&uninstall{cli: c, yes: true, crds: tc.crds}).run(t.Context(), cluster)
+				if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+					t.Fatalf("%s: %v, want an error with %q\n%s", tc.reason, err, tc.err, out)
+				}
+				for _, o := range objects {
+					id := func(o client.Object) string { return fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o)) }
+					want := slices.ContainsFunc(tc.goes, func(g client.Object) bool { return id(g) == id(o) })
+					is := o.DeepCopyObject().(client.Object)
+					if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(o), is); apierrors.IsNotFound(err) != want {
+						t.Errorf("%s: %s: %v, want it gone: %t\n%s", tc.reason, id(o), err, want, out)
+					} else if len(is.GetFinalizers()) != len(o.GetFinalizers()) {
+						t.Errorf("%s: %s has lost its finalizer", tc.reason, id(o))
+					}
+				}
+			})
 		})
 	}
 }

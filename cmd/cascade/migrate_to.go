@@ -134,7 +134,7 @@ func (m *migrate) planTo(ctx context.Context, remote checkout.Remote, facts migr
 }
 
 func (m *migrate) doTo(ctx context.Context, cluster client.Client, remote checkout.Remote, facts migration.Facts) error {
-	parts, err := installation.PartsOf(ctx, cluster, m.namespace, false)
+	parts, err := installation.PartsOf(ctx, cluster, m.namespace, false, false)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,9 @@ type uninstall struct {
 	timeout           time.Duration
 	// goesOn reports of a kind whether Flux's controllers go on with its objects.
 	goesOn func(schema.GroupKind) bool
+	// beside is the namespace of another agent in the cluster, empty if there is none: what has no namespace is
+	// that one's as well, and stays.
+	beside string
 	// unrenewed are the Secrets whose Credentials go.
 	unrenewed int
 	// held is what the agent holds back.
@@ -42,7 +45,8 @@ func (c *cli) newUninstall() *cobra.Command {
 			"workloads, releases, Clusters and children. So do its Namespace with its records, from which a\n" +
 			"later installation goes on, and the definitions of its kinds with all objects.\n\n" +
 			"--crds deletes the definitions as well, with every source, Kustomization, HelmRelease, Layer and\n" +
-			"Child. No Cluster goes with them.",
+			"Child. No Cluster goes with them.\n\n" +
+			"Of several agents -n says which goes. While there is another one, only what is in the namespace goes.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), u.timeout)
@@ -64,17 +68,11 @@ func (c *cli) newUninstall() *cobra.Command {
 }
 
 func (u *uninstall) run(ctx context.Context, c client.Client) error {
-	found, err := installation.Find(ctx, c)
+	found, deployed, err := installation.Meant(ctx, c, u.saidNamespace())
 	if err != nil {
 		return err
 	}
-	behind, deployed := found.Behind(version()), found != nil
-	if found == nil { // or a part of it is left, by a call that did not end
-		if found, err = installation.Remains(ctx, c, u.saidNamespace()); err != nil {
-			return err
-		}
-	}
-	namespace := u.namespace()
+	behind, namespace := deployed && found.Behind(version()), u.namespace()
 	if found != nil {
 		if found.Layer != "" {
 			return fmt.Errorf("cannot uninstall the agent: Layer %s of the parent tier pushes it, and would push it again; take spec.agent out of that Layer", found.Layer)
@@ -93,7 +91,13 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 			}
 		}
 	}
-	parts, err := installation.PartsOf(ctx, c, namespace, u.crds)
+	if u.beside, err = installation.Beside(ctx, c, namespace, u.now); err != nil {
+		return err
+	}
+	if u.crds && u.beside != "" {
+		return fmt.Errorf("cannot delete definitions: there is an agent in namespace %s as well, which works on objects of these kinds; nothing was deleted. Uninstall that one first, or leave --crds out", u.beside)
+	}
+	parts, err := installation.PartsOf(ctx, c, namespace, u.beside != "", u.crds)
 	if err != nil {
 		return err
 	}
@@ -101,7 +105,7 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return err
 	}
-	u.goesOn = func(kind schema.GroupKind) bool { return !u.crds && works[kind].Name != "" }
+	u.goesOn = func(kind schema.GroupKind) bool { return u.beside != "" || !u.crds && works[kind].Name != "" }
 	objects, err := installation.Release(ctx, c, true, u.goesOn)
 	if err != nil {
 		return err
@@ -128,7 +132,11 @@ func (u *uninstall) run(ctx context.Context, c client.Client) error {
 		return fmt.Errorf("cannot delete definitions: Flux works on objects of these kinds, and holds Lease %s; nothing was deleted. Stop its controllers and uninstall again, or leave --crds out",
 			strings.Join(slices.Compact(leases), ", "))
 	}
-	if err := u.consent(ctx, "Uninstall? Clusters are not guarded by the admission policies after that.", u.yes); err != nil {
+	question := "Uninstall? Clusters are not guarded by the admission policies after that."
+	if u.beside != "" {
+		question = "Uninstall the agent of namespace " + namespace + "?"
+	}
+	if err := u.consent(ctx, question, u.yes); err != nil {
 		return err
 	}
 	return u.remove(ctx, c, namespace, parts)
@@ -171,6 +179,10 @@ func (u *uninstall) tell(namespace string, parts installation.Parts, objects []i
 		fmt.Fprintf(out, text, strings.Join(kinds[lease], ", "), lease)
 	}
 	fmt.Fprintf(out, "stays: all that was applied, every Cluster with its machines, children and their agents, and Namespace %s with its records and Secrets\n", namespace)
+	if u.beside != "" {
+		fmt.Fprintf(out, "stays: what has no namespace, such as roles and admission policies, and each object with its finalizer, as there is an agent in namespace %s as well;\n"+
+			"  what by its labels was for this agent alone waits until that one, or another, takes it\n", u.beside)
+	}
 	if u.unrenewed > 0 {
 		fmt.Fprintf(out, "stays: %d Secrets that Credentials keep; nothing renews them any more, and what is in them lapses\n", u.unrenewed)
 	}

@@ -117,10 +117,82 @@ func appliedBy(o client.Object) *Found {
 	return found
 }
 
+// Meant is the agent that an uninstallation is meant for: the one of a namespace, or the only one if nobody said a
+// namespace. deployed is false for one of which just a part is left, by a call that did not end; found is nil if no agent
+// is there, and no part that has a namespace.
+func Meant(ctx context.Context, c client.Client, namespace string) (found *Found, deployed bool, err error) {
+	agents, err := All(ctx, c)
+	if err != nil {
+		return nil, false, err
+	}
+	var namespaces []string
+	for i := range agents {
+		if agents[i].Namespace == namespace || namespace == "" && len(agents) == 1 {
+			return &agents[i], true, nil
+		}
+		namespaces = append(namespaces, agents[i].Namespace)
+	}
+	switch in := strings.Join(namespaces, " and "); {
+	case len(agents) == 0:
+		found, err = Remains(ctx, c, namespace)
+		return found, false, err
+	case namespace == "":
+		return nil, false, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s; say which with -n", in)
+	default:
+		left, err := remains(ctx, c)
+		if err == nil && left[namespace] == nil {
+			err = fmt.Errorf("cannot find an agent in namespace %s, nor a part of one: the agent of this cluster is in namespace %s", namespace, in)
+		}
+		return left[namespace], false, err
+	}
+}
+
+// Beside names the namespace of an agent in another namespace than a given one; empty if there is none. One that is no
+// Deployment, as that of `cascade mom`, renews its heartbeat.
+func Beside(ctx context.Context, c client.Client, namespace string, now func() time.Time) (string, error) {
+	agents, err := All(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	for i := range agents {
+		if agents[i].Namespace != namespace {
+			return agents[i].Namespace, nil
+		}
+	}
+	beats, err := leasesOf(ctx, c, []string{v1alpha1.HeartbeatLease})
+	if err != nil {
+		return "", err
+	}
+	for i := range beats {
+		if beats[i].Namespace == namespace {
+			continue
+		}
+		if works, err := Undeployed(ctx, c, beats[i].Namespace, now); works || err != nil {
+			return beats[i].Namespace, err
+		}
+	}
+	return "", nil
+}
+
 // Remains looks for what an uninstallation that did not end left of an agent without a Deployment;
 // nil if nothing is there that has a namespace. The namespace says which agent is meant, empty if nobody
 // said.
 func Remains(ctx context.Context, c client.Client, namespace string) (*Found, error) {
+	left, err := remains(ctx, c)
+	namespaces := slices.Sorted(maps.Keys(left))
+	switch {
+	case err != nil || len(left) == 0:
+		return nil, err
+	case namespace == "" && len(left) == 1:
+		return left[namespaces[0]], nil
+	case left[namespace] != nil:
+		return left[namespace], nil
+	}
+	return nil, fmt.Errorf("cannot tell which agent is meant: there is no Deployment of one, and its account or rights are left in namespace %s; say which with -n", strings.Join(namespaces, " and "))
+}
+
+// remains are the agents whose account or rights are there, by their namespaces.
+func remains(ctx context.Context, c client.Client) (map[string]*Found, error) {
 	left := map[string]*Found{}
 	for _, gvk := range rights() {
 		list, err := labelled(ctx, c, gvk, partLabels())
@@ -133,16 +205,7 @@ func Remains(ctx context.Context, c client.Client, namespace string) (*Found, er
 			}
 		}
 	}
-	namespaces := slices.Sorted(maps.Keys(left))
-	switch {
-	case len(left) == 0:
-		return nil, nil
-	case namespace == "" && len(left) == 1:
-		return left[namespaces[0]], nil
-	case left[namespace] != nil:
-		return left[namespace], nil
-	}
-	return nil, fmt.Errorf("cannot tell which agent is meant: there is no Deployment of one, and its account or rights are left in namespace %s; say which with -n", strings.Join(namespaces, " and "))
+	return left, nil
 }
 
 // Admit is an error if a version must not be installed in a namespace over what is there.

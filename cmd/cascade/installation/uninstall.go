@@ -43,8 +43,9 @@ type Parts struct {
 }
 
 // PartsOf finds the parts of an agent, by the labels that all manifests have: whoever
-// applied them, an installation, kubectl or Helm.
-func PartsOf(ctx context.Context, c client.Client, namespace string, definitions bool) (Parts, error) {
+// applied them, an installation, kubectl or Helm. What has no namespace is another agent's as
+// well, if there is one beside it; only who is bound to a role may be this one alone.
+func PartsOf(ctx context.Context, c client.Client, namespace string, beside, definitions bool) (Parts, error) {
 	var parts Parts
 	admission := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1"}
 	for _, of := range []struct {
@@ -61,7 +62,7 @@ func PartsOf(ctx context.Context, c client.Client, namespace string, definitions
 				return Parts{}, err
 			}
 			for i := range list {
-				if ns := list[i].GetNamespace(); ns == "" || ns == namespace {
+				if ns := list[i].GetNamespace(); ns == namespace || ns == "" && (!beside || bindsOnly(&list[i], namespace)) {
 					*of.into = append(*of.into, &list[i])
 				}
 			}
@@ -86,6 +87,16 @@ func PartsOf(ctx context.Context, c client.Client, namespace string, definitions
 		}
 	}
 	return parts, nil
+}
+
+// bindsOnly reports whether an object gives rights to accounts of a namespace and to nobody else. Left
+// behind, it would give them to whoever may make an account of that name there.
+func bindsOnly(u *unstructured.Unstructured, namespace string) bool {
+	subjects, _, _ := unstructured.NestedSlice(u.Object, "subjects")
+	return len(subjects) > 0 && !slices.ContainsFunc(subjects, func(s any) bool {
+		subject, ok := s.(map[string]any)
+		return !ok || subject["kind"] != "ServiceAccount" || subject["namespace"] != namespace
+	})
 }
 
 // partLabels are on all parts of an agent.
