@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -54,7 +55,7 @@ func (c *cli) newApproveCreate() *cobra.Command {
 			if pushed {
 				return c.approvePushed(cmd.Context(), cl, c.saidNamespace(), names)
 			}
-			return c.approveCreate(cmd.Context(), cl, c.namespace(), names, all)
+			return c.approveCreate(cmd.Context(), cl, names, all)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "show the Clusters that are held, and approve each of them")
@@ -78,7 +79,7 @@ func (c *cli) newApproveFirstSync() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.approveFirstSync(cmd.Context(), cl, c.namespace())
+			return c.approveFirstSync(cmd.Context(), cl)
 		},
 	}
 	c.flags.AddFlags(cmd.Flags())
@@ -96,7 +97,7 @@ type heldCreation struct {
 
 func (h heldCreation) String() string { return h.owner + ": " + h.message }
 
-func (c *cli) approveCreate(ctx context.Context, cl client.Client, namespace string, names []types.NamespacedName, all bool) error {
+func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types.NamespacedName, all bool) error {
 	held, err := heldCreations(ctx, cl)
 	if err != nil {
 		return err
@@ -135,11 +136,21 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, namespace str
 	if err != nil {
 		return err
 	}
+	namespace, err := c.firstSyncIn(ctx, cl)
+	if err != nil {
+		return err
+	}
 	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
 		return err
 	}
 	c.approved(names)
 	return nil
+}
+
+// firstSyncIn is the namespace of the record that the agent of this tier keeps: nobody acts on another one.
+func (c *cli) firstSyncIn(ctx context.Context, cl client.Client) (string, error) {
+	namespace, err := c.recordsIn(ctx, cl, "")
+	return cmp.Or(namespace, v1alpha1.AgentNamespace), err
 }
 
 func (c *cli) approved(names []types.NamespacedName) {
@@ -207,7 +218,7 @@ func recordsThatHold(found []string, said string) ([]string, error) {
 	return found, nil
 }
 
-func (c *cli) approveFirstSync(ctx context.Context, cl client.Client, namespace string) error {
+func (c *cli) approveFirstSync(ctx context.Context, cl client.Client) error {
 	held, err := heldCreations(ctx, cl)
 	if err != nil {
 		return err
@@ -216,6 +227,10 @@ func (c *cli) approveFirstSync(ctx context.Context, cl client.Client, namespace 
 		if len(h.clusters) > 0 || !h.known {
 			return fmt.Errorf("cannot end the first sync: %s", h)
 		}
+	}
+	namespace, err := c.firstSyncIn(ctx, cl)
+	if err != nil {
+		return err
 	}
 	cm := &corev1.ConfigMap{}
 	if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {

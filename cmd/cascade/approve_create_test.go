@@ -4,10 +4,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,7 +46,7 @@ func heldTier(more ...client.Object) client.Client {
 		}
 	}
 	objects := append(owners, more...)
-	return fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
+	return fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithIndex(&corev1.ConfigMap{}, "metadata.name", nameOf).Build()
 }
 
 func openRecord() *corev1.ConfigMap {
@@ -82,11 +82,11 @@ func TestApproveCreate(t *testing.T) {
 		{"a name without a namespace", []string{"a"}, false, "write namespace/name", "", ""},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
-			streams, _, out, _ := genericiooptions.NewTestIOStreams()
+			verb, out := newCLI(t)
 			cl := heldTier(openRecord())
 			names, err := held.Clusters(c.args)
 			if err == nil {
-				err = (&cli{streams: streams}).approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, c.all)
+				err = verb.approveCreate(t.Context(), cl, names, c.all)
 			}
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("error is %v", err)
@@ -111,22 +111,21 @@ func TestApproveCreate(t *testing.T) {
 // TestApproveCreateOfOlderAgent: an agent that does not record which Clusters it
 // holds is still told about those that a person names.
 func TestApproveCreateOfOlderAgent(t *testing.T) {
-	streams, _, _, _ := genericiooptions.NewTestIOStreams()
-	c := &cli{streams: streams}
+	c, _ := newCLI(t)
 	older := &kustomizev1.Kustomization{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "older"},
 		Status:     kustomizev1.KustomizationStatus{Conditions: heldCondition("not created: Cluster/fleet/z; run: cascade approve create fleet/z")},
 	}
 	cl := heldTier(openRecord(), older)
-	if err := c.approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, nil, true); err == nil || !strings.Contains(err.Error(), "Kustomization/fleet/older") {
+	if err := c.approveCreate(t.Context(), cl, nil, true); err == nil || !strings.Contains(err.Error(), "Kustomization/fleet/older") {
 		t.Errorf("all are approved, of which some are not known: %v", err)
 	}
-	if err := c.approveFirstSync(t.Context(), cl, v1alpha1.AgentNamespace); err == nil {
+	if err := c.approveFirstSync(t.Context(), cl); err == nil {
 		t.Error("the first sync was ended while Clusters may be held")
 	}
 	names, err := held.Clusters([]string{"fleet/z"})
 	if err == nil {
-		err = c.approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, false)
+		err = c.approveCreate(t.Context(), cl, names, false)
 	}
 	if data := recordedIn(t, cl); err != nil || data["fleet_z"] != "approved" {
 		t.Errorf("the record is %v, %v", data, err)
@@ -134,13 +133,12 @@ func TestApproveCreateOfOlderAgent(t *testing.T) {
 }
 
 func TestApproveCreateWithoutAgent(t *testing.T) {
-	streams, _, _, _ := genericiooptions.NewTestIOStreams()
-	c := &cli{streams: streams}
+	c, _ := newCLI(t)
 	names, err := held.Clusters([]string{"fleet/a"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.approveCreate(t.Context(), heldTier(), v1alpha1.AgentNamespace, names, false); err == nil || !strings.Contains(err.Error(), "no agent has run here") {
+	if err := c.approveCreate(t.Context(), heldTier(), names, false); err == nil || !strings.Contains(err.Error(), "no agent has run here") {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -213,21 +211,82 @@ func TestApprovePushedElsewhere(t *testing.T) {
 }
 
 func TestApproveFirstSync(t *testing.T) {
-	streams, _, _, _ := genericiooptions.NewTestIOStreams()
-	c := &cli{streams: streams, now: time.Now}
+	c, _ := newCLI(t)
 	held := heldTier(openRecord())
-	if err := c.approveFirstSync(t.Context(), held, v1alpha1.AgentNamespace); err == nil || !strings.Contains(err.Error(), "cannot end the first sync") {
+	if err := c.approveFirstSync(t.Context(), held); err == nil || !strings.Contains(err.Error(), "cannot end the first sync") {
 		t.Errorf("it was ended while Clusters are held: %v", err)
 	}
 	if state := recordedIn(t, held)["state"]; state != v1alpha1.FirstSyncOpen {
 		t.Errorf("the state is %s", state)
 	}
-	free := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(openRecord()).Build()
-	if err := c.approveFirstSync(t.Context(), free, v1alpha1.AgentNamespace); err != nil {
+	free := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(openRecord()).WithIndex(&corev1.ConfigMap{}, "metadata.name", nameOf).Build()
+	if err := c.approveFirstSync(t.Context(), free); err != nil {
 		t.Fatal(err)
 	}
 	if state := recordedIn(t, free)["state"]; state != v1alpha1.FirstSyncSettled {
 		t.Errorf("the state is %s", state)
+	}
+}
+
+// TestApproveWhereTheAgentIs: an approval is in the record that the agent keeps. In another one it would be told as done, and
+// change nothing.
+func TestApproveWhereTheAgentIs(t *testing.T) {
+	const usual = v1alpha1.AgentNamespace
+	for name, tc := range map[string]struct{ reason, agents, records, said, want string }{
+		"Elsewhere": {"it was installed with -n, and a record is left where one was before", "gitops", "gitops " + usual, "", "gitops"},
+		"Said":      {"a person says where it is", "gitops", "gitops " + usual, "gitops", "gitops"},
+		"Wrong":     {"no agent keeps the record there", "gitops", "gitops " + usual, usual, ""},
+		"Usual":     {"what is left elsewhere does not count either", usual, "gitops " + usual, "", usual},
+		"Mom":       {"it is no Deployment", "", "gitops", "", "gitops"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "clusters"}}
+			k.Status.Conditions = heldCondition("not created: Cluster/fleet/new")
+			v1alpha1.SetHeld(k, v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"fleet/new"}}})
+			objects := []client.Object{k}
+			for _, namespace := range strings.Fields(tc.agents) {
+				objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}})
+			}
+			for _, namespace := range strings.Fields(tc.records) {
+				objects = append(objects, firstsync.NewRecord(namespace))
+			}
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithIndex(&corev1.ConfigMap{}, "metadata.name", nameOf).Build()
+			c, out := newCLI(t)
+			c.flags.Namespace = &tc.said
+			// changed are the namespaces of the records with a value.
+			changed := func(key, value string) string {
+				all, in := &corev1.ConfigMapList{}, []string{}
+				if err := cl.List(t.Context(), all); err != nil {
+					t.Fatal(err)
+				}
+				for i := range all.Items {
+					if all.Items[i].Data[key] == value {
+						in = append(in, all.Items[i].Namespace)
+					}
+				}
+				return strings.Join(in, " ")
+			}
+			refused := func(verb string, err error) {
+				if (err != nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), "is in namespace "+tc.agents) {
+					t.Errorf("%s: %s: %v", tc.reason, verb, err)
+				}
+				if told := strings.Contains(out.String(), "✔"); told != (tc.want != "") {
+					t.Errorf("%s: %s says %s", tc.reason, verb, out)
+				}
+				out.Reset()
+			}
+			refused("create", c.approveCreate(t.Context(), cl, []types.NamespacedName{{Namespace: "fleet", Name: "new"}}, false))
+			if in := changed("fleet_new", "approved"); in != tc.want {
+				t.Errorf("%s: it is approved in %q, want %q", tc.reason, in, tc.want)
+			}
+			if err := cl.Delete(t.Context(), k); err != nil { // nothing is held any more
+				t.Fatal(err)
+			}
+			refused("first-sync", c.approveFirstSync(t.Context(), cl))
+			if in := changed("state", v1alpha1.FirstSyncSettled); in != tc.want {
+				t.Errorf("%s: the first sync is over in %q, want %q", tc.reason, in, tc.want)
+			}
+		})
 	}
 }
 

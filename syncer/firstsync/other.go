@@ -63,31 +63,40 @@ func (o Other) For(ctx context.Context, objects []*unstructured.Unstructured) (*
 	if inventory.FleetOf(objects).Empty() {
 		return nil, nil
 	}
+	return o.record(ctx)
+}
+
+// Quiet implements Keeper.
+func (o Other) Quiet(ctx context.Context) (bool, error) {
+	record, err := o.record(ctx)
+	return err == nil && (record == nil || record.Settled && len(record.Clusters) == 0), err
+}
+
+// record is that in the usual namespace, with which Clusters another one says to be elsewhere; nil if there is none.
+func (o Other) record(ctx context.Context) (*inventory.FirstSync, error) {
 	record, err := usual(ctx, o.Reader)
-	if err != nil || record != nil && record.Settled {
-		return record, err
+	if err != nil {
+		return nil, err
 	}
 	all, err := o.anywhere(ctx)
 	if record == nil || all == nil || err != nil {
 		return cmp.Or(record, all), err
 	}
-	// One that is open may be a person's approval, which no agent keeps, as earlier versions advised: by itself it would
-	// hide which Clusters the agent's says were moved away. What it says of a Cluster itself counts as before.
+	// The usual one may be what is left of an agent that was moved to another namespace, or a person's approval, which no
+	// agent keeps, as earlier versions advised: by itself it would hide which Clusters the agent's says were moved away.
+	// What it says of a Cluster itself counts as before.
 	for name, standing := range all.Clusters {
-		if record.Clusters[name] == "" && strict(standing) > 0 {
-			record.Clusters[name] = standing
+		if record.Clusters[name] != "" || strict(standing) == 0 {
+			continue
 		}
+		if record.Settled {
+			// Or the agent has settled the usual one, and the other one is old, or forged: a Cluster that is
+			// here is this tier's, and only one that is not may run elsewhere.
+			standing = inventory.LastPaused
+		}
+		record.Clusters[name] = standing
 	}
 	return record, nil
-}
-
-// Quiet implements Keeper.
-func (o Other) Quiet(ctx context.Context) (bool, error) {
-	record, err := usual(ctx, o.Reader)
-	if record == nil && err == nil {
-		record, err = o.anywhere(ctx)
-	}
-	return err == nil && (record == nil || record.Settled && len(record.Clusters) == 0), err
 }
 
 // anywhere reads the record of the tier in whichever namespace its agent is: there, too, nothing must be built a second

@@ -92,7 +92,9 @@ func TestOtherNamespace(t *testing.T) {
 		"Adopt":  {"a person says that all may run elsewhere", []client.Object{record("gitops", adopt)}, &inventory.FirstSync{Insisted: true}},
 		"Moved":  {"a pivot gave one to another", []client.Object{record("gitops", settled, gone, "p")}, &inventory.FirstSync{Settled: true, Clusters: standing(inventory.ManagedElsewhere)}},
 		"Usual":  {"what is in the usual place counts, as before", []client.Object{record("gitops", adopt), record(usual, settled)}, &inventory.FirstSync{Settled: true}},
-		"Kept":   {"and an agent that has settled says all", []client.Object{record("gitops", settled, gone, "p"), record(usual, settled)}, &inventory.FirstSync{Settled: true}},
+		"Left":   {"one that is left where an agent was hides no pivot either: what is not here is held (read 801)", []client.Object{record("gitops", settled, gone, "p"), record(usual, settled)}, &inventory.FirstSync{Settled: true, Clusters: standing(inventory.LastPaused)}},
+		"Went":   {"nor that a Cluster went while it was moved", []client.Object{record("gitops", settled, "n_a", "moving"), record(usual, settled)}, &inventory.FirstSync{Settled: true, Clusters: standing(inventory.LastPaused)}},
+		"Back":   {"a person said there that it is built anew", []client.Object{record("gitops", settled, gone, "p"), record(usual, settled, "n_a", "approved")}, &inventory.FirstSync{Settled: true, Clusters: standing(inventory.Approved)}},
 		"Beside": {"one that only a person made hides no pivot (read 737)", []client.Object{record("gitops", settled, gone, "p"), record(usual, open)}, &inventory.FirstSync{Clusters: standing(inventory.ManagedElsewhere)}},
 		"Paused": {"nor that a Cluster went while it was paused", []client.Object{record("gitops", settled, "n_a", "paused"), record(usual, open)}, &inventory.FirstSync{Clusters: standing(inventory.LastPaused)}},
 		"Lifted": {"what a person said of a Cluster there counts, as before", []client.Object{record("gitops", settled, gone, "p"), record(usual, open, "n_a", "approved")}, &inventory.FirstSync{Clusters: standing(inventory.Approved)}},
@@ -109,6 +111,10 @@ func TestOtherNamespace(t *testing.T) {
 			}
 			if got != nil && (got.Settled != c.want.Settled || got.Insisted != c.want.Insisted || !maps.Equal(got.Clusters, c.want.Clusters) || !got.Elsewhere) {
 				t.Errorf("%s: it is %+v, want %+v", c.reason, got, c.want)
+			}
+			free := c.want == nil || c.want.Settled && len(c.want.Clusters) == 0
+			if quiet, err := o.Quiet(t.Context()); err != nil || quiet != free {
+				t.Errorf("%s: quiet is %t, %v", c.reason, quiet, err)
 			}
 		})
 	}
