@@ -222,7 +222,7 @@ func (a *childAdd) admitRecords(ctx context.Context, hub, child client.Client) e
 	if len(records) == 0 {
 		return nil
 	}
-	known, err := marksIn(ctx, hub, agentNamespace(ctx, hub))
+	known, err := marksIn(ctx, hub, agentNamespace(ctx, hub, ""))
 	if err != nil {
 		return err
 	}

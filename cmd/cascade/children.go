@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -150,12 +149,14 @@ func (c *cli) children(ctx context.Context, cl client.Client, o childrenOptions)
 		return err
 	}
 	// -n says where the Children are, which is not where their agent is.
-	beat, err := heartbeat(ctx, cl, agentNamespace(ctx, cl))
-	switch {
-	case apierrors.IsForbidden(err):
-		fmt.Fprintf(c.streams.ErrOut, "► whether all of this is up to date is not known: %s\n", err)
-	case err != nil:
+	beat, doubt, err := heartbeat(ctx, cl, agentNamespace(ctx, cl, ""))
+	if err != nil {
 		return err
+	}
+	if len(children.Items) > 0 {
+		if err := printDoubt(c.streams.ErrOut, doubt); err != nil {
+			return err
+		}
 	}
 	e := exportOf(beat.Dated(children.Items, c.now()), layers.Items, rollouts, o.recursive, c.now())
 	switch o.output {

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/cmd/cascade/cause"
 	"github.com/cascade-gitops/cascade/remote/report"
 )
 
@@ -27,6 +27,8 @@ type groups struct {
 	Groups []group `json:"groups"`
 	// Others are counted, and nobody told here what they have.
 	Others int `json:"others,omitempty"`
+	// doubt is why it is not known whether all of this is up to date, nil if it is known.
+	doubt error
 }
 
 type group struct {
@@ -65,10 +67,19 @@ func loadGroups(ctx context.Context, cl client.Client, namespace, by string, now
 	if column == nil && by != byReason && by != byRevision {
 		return nil, fmt.Errorf("cannot group by %q: use %s", by, strings.Join(groupings(), ", "))
 	}
-	beat, err := heartbeat(ctx, cl, namespace)
-	if err != nil && !apierrors.IsForbidden(err) {
+	beat, doubt, err := heartbeat(ctx, cl, namespace)
+	if err != nil {
 		return nil, err
 	}
+	found, err := countGroups(ctx, cl, namespace, by, beat, now)
+	if err == nil && found.Total > 0 {
+		found.doubt = doubt
+	}
+	return found, err
+}
+
+func countGroups(ctx context.Context, cl client.Client, namespace, by string, beat *cause.Heartbeat, now time.Time) (*groups, error) {
+	column := columns()[by]
 	if column == nil && !beat.Silent(now) {
 		own, err := ownReport(ctx, cl, namespace)
 		if err != nil {

@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -84,20 +86,14 @@ func TestTreeOfStale(t *testing.T) {
 
 // TestTreeOfSilentAgent: what an agent reported of itself before it died is not how the tier is.
 func TestTreeOfSilentAgent(t *testing.T) {
-	beat := func(ago time.Duration) client.Object {
-		return &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.HeartbeatLease},
-			Spec:       coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(noon.Add(-ago))), LeaseDurationSeconds: new(int32(45))},
-		}
-	}
 	for name, tc := range map[string]struct {
 		reason string
 		beat   client.Object
 		want   string
 	}{
-		"Silent": {"its Lease was renewed two days ago", beat(48 * time.Hour), "AgentSilent"},
-		"Late":   {"it lapsed, and the clocks of two machines may differ", beat(time.Minute), "Succeeded"},
-		"Fresh":  {"it works", beat(time.Second), "Succeeded"},
+		"Silent": {"its Lease was renewed two days ago", beat(v1alpha1.AgentNamespace, 48*time.Hour), "AgentSilent"},
+		"Late":   {"it lapsed, and the clocks of two machines may differ", beat(v1alpha1.AgentNamespace, time.Minute), "Succeeded"},
+		"Fresh":  {"it works", beat(v1alpha1.AgentNamespace, time.Second), "Succeeded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(fleet(t)...).WithObjects(tc.beat).Build()
@@ -135,6 +131,65 @@ func TestTreeOfSilentAgent(t *testing.T) {
 			}
 			if item := e.Items[0]; item.Reason != want || item.Ready == silent || silent != (item.HeardAt != nil) {
 				t.Errorf("%s: the export says %+v", tc.reason, item)
+			}
+		})
+	}
+}
+
+// TestTreeFindsAgent: the report and the Lease are those of the agent, wherever that is, whatever -n says. Where there is no
+// Lease, nobody knows how old all of it is, and that is said.
+func TestTreeFindsAgent(t *testing.T) {
+	agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "gitops", Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}}
+	for name, tc := range map[string]struct {
+		reason, said string
+		// in is where the report is.
+		in    string
+		more  []client.Object
+		stale bool
+		doubt string
+	}{
+		"Elsewhere": {"it died two days ago", "", "gitops", []client.Object{agent, beat("gitops", 48*time.Hour)}, true, ""},
+		"Objects":   {"-n is where the Children are", "masters", "gitops", []client.Object{agent, beat("gitops", 48*time.Hour)}, true, ""},
+		"Said":      {"it is no Deployment", "gitops", "gitops", []client.Object{beat("gitops", 48*time.Hour)}, true, ""},
+		"Well":      {"it works", "", "gitops", []client.Object{agent, beat("gitops", time.Second)}, false, ""},
+		"NoLease":   {"it never was here, or somebody deleted its Lease", "masters", v1alpha1.AgentNamespace, nil, false, "not known: there is no Lease cascade-system/cascade-heartbeat"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := fleet(t)
+			objects[0].SetNamespace(tc.in)
+			cl := indexed().WithObjects(append(objects, tc.more...)...).Build()
+			view, err := newTreeView("", "", "", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// asked is what tree says with some options, and what it doubts.
+			asked := func(o treeOptions) (out, doubt string) {
+				var data, doubts bytes.Buffer
+				c := &cli{streams: genericiooptions.IOStreams{Out: &data, ErrOut: &doubts}, flags: genericclioptions.NewConfigFlags(true), now: func() time.Time { return noon }}
+				c.flags.Namespace = &tc.said
+				if err := c.tree(t.Context(), cl, &data, view, o); err != nil {
+					t.Fatal(err)
+				}
+				return data.String(), doubts.String()
+			}
+			for name, o := range map[string]treeOptions{"tree": {output: "json"}, "groups": {output: "json", by: byReason}, "rows": {output: "json", by: "version"}} {
+				out, doubt := asked(o)
+				if !strings.Contains(doubt, tc.doubt) || (doubt != "") != (tc.doubt != "") {
+					t.Errorf("%s: %s doubts %q", tc.reason, name, doubt)
+				}
+				if name != "rows" && strings.Contains(out, v1alpha1.ReasonStale) != tc.stale || name == "tree" && strings.Contains(out, v1alpha1.ReasonReportMissing) {
+					t.Errorf("%s: %s says %s", tc.reason, name, out)
+				}
+				o.output = ""
+				if text, _ := asked(o); !strings.Contains(text, tc.doubt) || strings.Contains(text, "not known") != (tc.doubt != "") {
+					t.Errorf("%s: %s says %s", tc.reason, name, text)
+				}
+			}
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			// Of -n it takes where the Children are, and finds no agent by it.
+			if err := c.children(t.Context(), cl, childrenOptions{}); err != nil || strings.Contains(out.String(), "not known") != (tc.doubt != "" || tc.said == "gitops") {
+				t.Errorf("%s: %v: children are\n%s", tc.reason, err, out)
 			}
 		})
 	}

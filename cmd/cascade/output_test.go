@@ -18,6 +18,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,6 +72,14 @@ func child(namespace, name string, ready []metav1.Condition, report *v1alpha1.Re
 	c := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: ago(48 * time.Hour)}}
 	c.Status.Conditions, c.Status.Report, c.Status.Version = ready, report, "v1.36.3"
 	return c
+}
+
+// beat is the Lease of an agent, renewed some time before noon.
+func beat(namespace string, ago time.Duration) client.Object {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.HeartbeatLease},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(noon.Add(-ago))), LeaseDurationSeconds: new(int32(45))},
+	}
 }
 
 // fleet is three tiers: two masters, of which one has tenants.

@@ -20,6 +20,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
 )
 
 // TestPlain: what a terminal would take for a command is written so that it can be read.
@@ -88,7 +90,7 @@ var sequences = regexp.MustCompile("\x1b\\[[0-9]+m")
 // same without them; nowhere else are there any.
 func TestColoursOfVerbs(t *testing.T) {
 	unknown := child("fleet", "new", conditions("Ready", metav1.ConditionUnknown, "Progressing", "", time.Minute), nil)
-	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(fleet(t), unknown)...).Build()
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(fleet(t), unknown, beat(v1alpha1.AgentNamespace, 0))...).Build()
 	verbs := map[string]func(*cli) error{
 		"get": func(c *cli) error {
 			chosen, err := choose("children")

@@ -58,6 +58,8 @@ type tier struct {
 	BelowReady int `json:"belowReady,omitempty"`
 	// folded are those without a row because others with the same cause have one.
 	folded []folded
+	// doubt is why it is not known whether all of this is up to date, nil if it is known.
+	doubt error
 }
 
 // pinned is what a Rollout lets a child have.
@@ -162,20 +164,22 @@ type treeOptions struct {
 }
 
 func (c *cli) tree(ctx context.Context, cl client.Client, out io.Writer, view treeView, o treeOptions) error {
+	namespace := agentNamespace(ctx, cl, c.saidNamespace())
 	if o.by != "" {
-		found, err := loadGroups(ctx, cl, c.namespace(), o.by, c.now())
+		found, err := loadGroups(ctx, cl, namespace, o.by, c.now())
 		if err != nil {
 			return err
 		}
 		if o.output == "" {
-			return printGroups(out, found)
+			return errors.Join(printGroups(out, found), printDoubt(out, found.doubt))
 		}
-		return printAs(out, o.output, found)
+		return errors.Join(printAs(out, o.output, found), printDoubt(c.streams.ErrOut, found.doubt))
 	}
-	root, err := loadTree(ctx, cl, c.namespace(), c.now())
+	root, err := loadTree(ctx, cl, namespace, c.now())
 	if err != nil {
 		return err
 	}
+	doubt := root.doubt
 	if root, err = view.of(root); err != nil {
 		return err
 	}
@@ -183,9 +187,18 @@ func (c *cli) tree(ctx context.Context, cl client.Client, out io.Writer, view tr
 		if !view.filters() {
 			fold(root)
 		}
-		return errors.Join(printTree(out, root, c.now(), o.output == "wide"), printHeld(out, root.Held))
+		return errors.Join(printTree(out, root, c.now(), o.output == "wide"), printHeld(out, root.Held), printDoubt(out, doubt))
 	}
-	return printAs(out, o.output, root)
+	return errors.Join(printAs(out, o.output, root), printDoubt(c.streams.ErrOut, doubt))
+}
+
+// printDoubt tells below what is shown why it may not be up to date.
+func printDoubt(out io.Writer, doubt error) error {
+	if doubt == nil {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "► whether all of this is up to date is not known: %s\n", doubt)
+	return err
 }
 
 // loadTree reads this tier's own report, whether its agent is there to write one, and its
@@ -203,8 +216,8 @@ func loadTree(ctx context.Context, cl client.Client, namespace string, now time.
 			root.Cause = report.Root(own.Failing)
 		}
 	}
-	beat, err := heartbeat(ctx, cl, namespace)
-	if err != nil && !apierrors.IsForbidden(err) {
+	beat, doubt, err := heartbeat(ctx, cl, namespace)
+	if err != nil {
 		return nil, err
 	}
 	if beat.Silent(now) {
@@ -222,6 +235,9 @@ func loadTree(ctx context.Context, cl client.Client, namespace string, now time.
 		return nil, err
 	}
 	known := beat.Dated(children.Items, now)
+	if len(known) > 0 {
+		root.doubt = doubt
+	}
 	for i := range known {
 		t := childTier(&known[i])
 		t.Rollouts = pins(&known[i], rollouts)
@@ -261,17 +277,19 @@ func ownReport(ctx context.Context, cl client.Client, namespace string) (*v1alph
 	return r, nil
 }
 
-// heartbeat of the agent of this tier; nil if there is none.
-func heartbeat(ctx context.Context, cl client.Client, namespace string) (*cause.Heartbeat, error) {
+// heartbeat of the agent of this tier, nil if it is not known: doubt is why.
+func heartbeat(ctx context.Context, cl client.Client, namespace string) (beat *cause.Heartbeat, doubt, err error) {
 	lease := &coordinationv1.Lease{}
-	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HeartbeatLease}, lease)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+	err = cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HeartbeatLease}, lease)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no Lease %s/%s: no agent works in this namespace", namespace, v1alpha1.HeartbeatLease), nil
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("cannot read the heartbeat of this tier: %w", err), nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("cannot read the heartbeat of this tier: %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the heartbeat of this tier: %w", err)
-	}
-	return cause.HeartbeatOf(lease), nil
+	return cause.HeartbeatOf(lease), nil, nil
 }
 
 func childTier(child *v1alpha1.Child) *tier {

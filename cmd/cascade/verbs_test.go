@@ -423,7 +423,7 @@ func TestTreeView(t *testing.T) {
 			c.now = func() time.Time { return noon }
 			view, err := newTreeView(tc.path, tc.filter, tc.status, tc.depth)
 			if err == nil {
-				err = c.tree(t.Context(), indexed().WithObjects(objects...).Build(), out, view, treeOptions{})
+				err = c.tree(t.Context(), indexed().WithObjects(append(objects, beat(v1alpha1.AgentNamespace, 0))...).Build(), out, view, treeOptions{})
 			}
 			if (err != nil) != tc.invalid {
 				t.Fatalf("%s\ntree: %v", tc.reason, err)
@@ -450,7 +450,7 @@ func TestTreeFolds(t *testing.T) {
 		}
 		objects = append(objects, c)
 	}
-	cl := indexed().WithObjects(objects...).Build()
+	cl := indexed().WithObjects(append(objects, beat(v1alpha1.AgentNamespace, 0))...).Build()
 	for name, o := range map[string]treeOptions{"folded": {}, "folded-wide": {output: "wide"}, "unfolded": {filter: "cause=Layer/fleet/base: BuildFailed"}, "by-cause": {by: "cause"}} {
 		t.Run(name, func(t *testing.T) {
 			c, out := newCLI(t)
@@ -468,7 +468,7 @@ func TestTreeFolds(t *testing.T) {
 }
 
 func TestTreeWatch(t *testing.T) {
-	cl, begun := announced(indexed().WithObjects(fleet(t)...).Build())
+	cl, begun := announced(indexed().WithObjects(append(fleet(t), beat(v1alpha1.AgentNamespace, 0))...).Build())
 	s, end := watching(t, func(ctx context.Context, c *cli) error {
 		return c.watchTree(ctx, cl, func(ctx context.Context, out io.Writer) error {
 			view, err := newTreeView("", "", "", 1)
@@ -508,7 +508,7 @@ func TestChildren(t *testing.T) {
 		l.Status.Revision = revision
 		objects = append(objects, l)
 	}
-	cl := indexed().WithObjects(objects...).Build()
+	cl := indexed().WithObjects(append(objects, beat(v1alpha1.AgentNamespace, 0))...).Build()
 	for name, o := range map[string]childrenOptions{
 		"table.txt":     {namespace: "masters"},
 		"wide.txt":      {output: "wide", recursive: true},

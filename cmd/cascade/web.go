@@ -47,7 +47,7 @@ func (c *cli) serveWeb(ctx context.Context, port uint16) error {
 	}
 	followed := web.Follow(ctx, cl)
 	defer followed.Close()
-	source := &web.Source{Reader: followed, Direct: cl, Namespace: c.namespace()}
+	source := &web.Source{Reader: followed, Direct: cl, Namespace: agentNamespace(ctx, cl, c.saidNamespace())}
 	server, err := web.New(web.Options{
 		Source:   func(*http.Request) (*web.Source, error) { return source, nil },
 		Loopback: listener.Addr().String(), Key: rand.Text(), Look: 10 * time.Second, Now: c.now,

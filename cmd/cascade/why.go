@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -45,7 +47,7 @@ func (c *cli) newWhy() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			reader := cause.Reader{Tier: cluster, Namespace: agentNamespace(ctx, cluster), Providers: &capibridge.Providers{}}
+			reader := cause.Reader{Tier: cluster, Namespace: agentNamespace(ctx, cluster, ""), Providers: &capibridge.Providers{}}
 			facts, err := reader.Read(ctx)
 			if err != nil {
 				return err
@@ -60,13 +62,22 @@ func (c *cli) newWhy() *cobra.Command {
 }
 
 // agentNamespace is where the agent of this tier is; where agents are, if there is none or
-// that is not known.
-func agentNamespace(ctx context.Context, cl client.Client) string {
-	found, err := installation.Find(ctx, cl)
-	if err != nil || found == nil {
+// that is not known. A namespace that is said counts if an agent is there, or nobody may tell: it
+// may be that of other objects.
+func agentNamespace(ctx context.Context, cl client.Client, said string) string {
+	if said != "" {
+		if _, doubt, err := heartbeat(ctx, cl, said); err != nil || doubt == nil || apierrors.IsForbidden(doubt) {
+			return said
+		}
+	}
+	agents, err := installation.All(ctx, cl)
+	switch {
+	case slices.ContainsFunc(agents, func(a installation.Found) bool { return a.Namespace == said }):
+		return said
+	case err != nil || len(agents) != 1:
 		return v1alpha1.AgentNamespace
 	}
-	return found.Namespace
+	return agents[0].Namespace
 }
 
 // why answers from facts.

@@ -109,13 +109,17 @@ func TestWhySilentAgent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		objects []client.Object
+		said    string
 		want    string
 	}{
-		"Elsewhere": {"it was installed with -n", []client.Object{agent("gitops")}, "gitops"},
-		"None":      {"it is gone", nil, v1alpha1.AgentNamespace},
-		"Two":       {"nobody knows which", []client.Object{agent("gitops"), agent("other")}, v1alpha1.AgentNamespace},
+		"Elsewhere": {"it was installed with -n", []client.Object{agent("gitops")}, "", "gitops"},
+		"None":      {"it is gone", nil, "", v1alpha1.AgentNamespace},
+		"Two":       {"nobody knows which", []client.Object{agent("gitops"), agent("other")}, "", v1alpha1.AgentNamespace},
+		"Said":      {"but a person does", []client.Object{agent("gitops"), agent("other")}, "other", "other"},
+		"Mom":       {"it is no Deployment", []client.Object{beat("other", 0)}, "other", "other"},
+		"Objects":   {"that is where the Children are", []client.Object{agent("gitops"), beat("gitops", 0)}, "fleet", "gitops"},
 	} {
-		if got := agentNamespace(t.Context(), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.objects...).Build()); got != tc.want {
+		if got := agentNamespace(t.Context(), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.objects...).Build(), tc.said); got != tc.want {
 			t.Errorf("%s: %s: %s, want %s", name, tc.reason, got, tc.want)
 		}
 	}

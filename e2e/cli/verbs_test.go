@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -136,7 +137,10 @@ func (v *rolloutVerbs) furnish(t *testing.T) {
 	bank := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "bank", Labels: map[string]string{v1alpha1.OwnerLabel: "retail", "environment": "production"}}}
 	bank.Spec.ClusterRef = &v1alpha1.LocalReference{Name: "bank"}
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "settings"}}
-	for _, o := range []client.Object{layer, bank, settings} {
+	agents := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.AgentNamespace}}
+	beat := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: agents.Name, Name: v1alpha1.HeartbeatLease}}
+	beat.Spec.RenewTime, beat.Spec.LeaseDurationSeconds = new(metav1.NowMicro()), new(int32(3600))
+	for _, o := range []client.Object{layer, bank, settings, agents, beat} {
 		if err := v.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}

@@ -354,6 +354,7 @@ func TestWhy(t *testing.T) {
 		"Forbidden":    {"nor is it for who may not read sources", "/why", true, "gitrepositories", false, "sources: you may not read it", missing},
 		"Credentials":  {"who may not read Credentials sees the rest", "/why", true, "credentials", false, "credentials: you may not read it", "statebackups: you may not"},
 		"Objects":      {"objects of kinds that may be read", "/objects", true, "providers", false, "alerts and providers: you may not read it", "receivers: you may not"},
+		"NoLease":      {"nobody knows how old all of it is", "/", true, "", false, "there is no Lease cascade-system/cascade-heartbeat", "you may not read it"},
 		"NotConnected": {"a child without a connection", "/why", false, "", true, "Child/fleet/shop", "clusters: you may not read it"},
 		"NoClusters":   {"for who may not read Clusters", "/why", false, "clusters", true, "clusters: you may not read it", "nothing"},
 	} {
