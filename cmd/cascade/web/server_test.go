@@ -44,7 +44,7 @@ func schemeOf(t testing.TB) *runtime.Scheme {
 	return scheme
 }
 
-// tierClient has one child, named secret, and the events of it.
+// tierClient has one child, named secret, the events of it, and an agent that works.
 func tierClient(t *testing.T) client.WithWatch {
 	t.Helper()
 	index := func(of func(*corev1.Event) string) client.IndexerFunc {
@@ -55,6 +55,7 @@ func tierClient(t *testing.T) client.WithWatch {
 		WithIndex(&corev1.Event{}, "involvedObject.name", index(func(e *corev1.Event) string { return e.InvolvedObject.Name })).
 		WithObjects(
 			&v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "secret"}},
+			&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.HeartbeatLease}, Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro()), LeaseDurationSeconds: new(int32(3600))}},
 			&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "e"}, InvolvedObject: corev1.ObjectReference{Kind: "Child", Name: "secret"}, Reason: "Happened"},
 			&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "f"}, InvolvedObject: corev1.ObjectReference{Kind: "Child", Name: "another"}, Reason: "Elsewhere"},
 		).Build()
