@@ -24,7 +24,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -256,6 +258,8 @@ func TestUninstallBesideAnother(t *testing.T) {
 	role := &rbacv1.ClusterRole{ObjectMeta: of("")}
 	wall := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: of("")}
 	k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "apps", Finalizers: []string{kustomizev1.KustomizationFinalizer}}}
+	kinds := meta.NewDefaultRESTMapper([]schema.GroupVersion{kustomizev1.GroupVersion})
+	kinds.Add(kustomizev1.GroupVersion.WithKind(kustomizev1.KustomizationKind), meta.RESTScopeNamespace)
 	const usual = v1alpha1.AgentNamespace
 	for name, tc := range map[string]struct {
 		reason string
@@ -282,7 +286,7 @@ func TestUninstallBesideAnother(t *testing.T) {
 				if tc.mom {
 					objects = append(objects, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: usual, Name: v1alpha1.HeartbeatLease}})
 				}
-				cluster := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+				cluster := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(kinds).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 					Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, more ...client.GetOption) error {
 						err := cl.Get(ctx, key, o, more...)
 						if l, ok := o.(*coordinationv1.Lease); ok && tc.mom { // it is renewed
