@@ -135,18 +135,38 @@ func (s *FirstSeeds) remember(ctx context.Context, child types.NamespacedName, i
 	}
 	if err := s.tier.Create(ctx, cm, client.FieldOwner(statusManager)); apierrors.IsAlreadyExists(err) {
 		// Of a call whose answer was lost, or of a process that led this tier meanwhile.
-		if err := s.tier.Get(ctx, client.ObjectKeyFromObject(cm), cm); err != nil {
-			return fmt.Errorf("cannot read ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
-		}
+		_, _, err = s.find(ctx, child)
+		return err
 	} else if err != nil {
 		return fmt.Errorf("cannot create ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
 	}
+	s.note(child, cm)
+	return nil
+}
+
+// find returns what is remembered of a name, also by a process that wrote it after all was read here.
+func (s *FirstSeeds) find(ctx context.Context, child types.NamespacedName) (identity string, ok bool, err error) {
+	if identity, ok, err = s.of(ctx, child); ok || err != nil {
+		return identity, ok, err
+	}
+	cm := &corev1.ConfigMap{}
+	name := types.NamespacedName{Namespace: s.namespace, Name: firstSeedName(child)}
+	if err := s.tier.Get(ctx, name, cm); apierrors.IsNotFound(err) {
+		return "", false, nil
+	} else if err != nil {
+		return "", false, fmt.Errorf("cannot read ConfigMap %s: %w", name, err)
+	}
+	s.note(child, cm)
+	return cm.Data[seedIdentityKey], true, nil
+}
+
+// note keeps what stands in the ConfigMap of a child.
+func (s *FirstSeeds) note(child types.NamespacedName, cm *corev1.ConfigMap) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known != nil {
 		s.known[child] = cm.Data[seedIdentityKey]
 	}
-	return nil
 }
 
 // rememberSeeded makes sure that a child that has an agent is on record, also one to which
@@ -172,23 +192,39 @@ func (r *run) rememberSeeded(ctx context.Context, paused bool, selected []*v1alp
 
 // beginAgent settles what has to be before an agent is pushed to a child for the first
 // time: whether the child is new, so that its agent may create Clusters without approval.
-// The record in the child says so, which is lost with the child, once.
+// The record in the child says so, once. This tier remembers that after the record is there: a
+// push that ends before is the first one still, and a record that is gone later was deleted.
 func (s *seeding) beginAgent(ctx context.Context) error {
-	key, identity := s.run.key(), s.child.Status.Identity.KubeSystemUID
-	// The API server says which cluster was the first, also to a process that read the list
-	// before another one wrote it.
-	if err := s.FirstSeeds.remember(ctx, key, identity); err != nil {
+	if createsFirst(s.layer.Spec.Agent) {
+		if err := s.tellFirst(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.FirstSeeds.remember(ctx, s.run.key(), s.child.Status.Identity.KubeSystemUID); err != nil {
 		return reason.Because(v1alpha1.ReasonProgressing, err)
 	}
-	before, remembered, err := s.FirstSeeds.of(ctx, key)
+	return nil
+}
+
+// tellFirst creates the record of the first sync in a child that is new and has none.
+func (s *seeding) tellFirst(ctx context.Context) error {
+	admin, err := s.session.Administrator(ctx)
+	if err != nil {
+		return cannotReach(err)
+	}
+	err = admin.Get(ctx, types.NamespacedName{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.FirstSyncConfigMap}, &corev1.ConfigMap{})
+	if err == nil {
+		return nil // it counts, whoever wrote it
+	}
+	if !apierrors.IsNotFound(err) {
+		return reason.Because(v1alpha1.ReasonSeedFailed, fmt.Errorf("cannot read the record of the first sync in the child: %w", err))
+	}
+	before, remembered, err := s.FirstSeeds.find(ctx, s.run.key())
 	if err != nil {
 		return reason.Because(v1alpha1.ReasonProgressing, err)
 	}
-	if !createsFirst(s.layer.Spec.Agent) {
-		return nil
-	}
 	facts := plan.FirstSeed{
-		Remembered: remembered, Before: before, Identity: identity,
+		Remembered: remembered, Before: before, Identity: s.child.Status.Identity.KubeSystemUID,
 		Replaces: s.push.cluster.Annotations[v1alpha1.FirstSyncAnnotation] == firstSyncReplaces,
 	}
 	if s.object != nil {
@@ -201,10 +237,6 @@ func (s *seeding) beginAgent(ctx context.Context) error {
 	if !may {
 		s.Events.Eventf(s.child, corev1.EventTypeNormal, "FirstSyncHeld", "the agent creates no Cluster without approval: %s", why)
 		return nil
-	}
-	admin, err := s.session.Administrator(ctx)
-	if err != nil {
-		return cannotReach(err)
 	}
 	record := firstsync.SettledRecord(v1alpha1.AgentNamespace, "its parent says so: "+why, s.Now())
 	if err := admin.Create(ctx, record, client.FieldOwner(seedManager)); err != nil && !apierrors.IsAlreadyExists(err) {

@@ -2,15 +2,27 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	events "k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -61,6 +73,87 @@ func TestRecordElsewhere(t *testing.T) {
 	got, err := s.firstSync(t.Context(), []apply.Phase{{Objects: []*unstructured.Unstructured{cluster}}}, &record.Record{Settled: true})
 	if err != nil || got == nil || got.Clusters[types.NamespacedName{Namespace: "fleet", Name: "a"}] != inventory.ManagedElsewhere {
 		t.Errorf("what counts for the Clusters of the layer is %+v, %v", got, err)
+	}
+}
+
+// TestBeginAgent: a child is told once that its agent creates Clusters without approval. A record that is gone later was
+// deleted, with what it said of Clusters that were moved away: they would be built a second time (read 839).
+func TestBeginAgent(t *testing.T) {
+	m := newMet(t)
+	var told atomic.Pointer[corev1.ConfigMap] // the record in the child
+	const at = "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method + " " + r.URL.Path {
+		case "POST " + at:
+			cm := &corev1.ConfigMap{}
+			body, err := io.ReadAll(r.Body)
+			if err == nil {
+				_, _, err = clientgoscheme.Codecs.UniversalDeserializer().Decode(body, nil, cm)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			cm.TypeMeta = metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}
+			told.Store(cm)
+			fallthrough
+		case "GET " + at + "/" + v1alpha1.FirstSyncConfigMap:
+			if cm := told.Load(); cm != nil {
+				w.Header().Set("Content-Type", "application/json")
+				_ = json.NewEncoder(w).Encode(cm)
+				return
+			}
+		}
+		m.far.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	if err := m.client.Create(t.Context(), firstsync.SettledRecord(v1alpha1.AgentNamespace, "", start.Time)); err != nil {
+		t.Fatal(err)
+	}
+	ends := false // before this tier has the child on record
+	tier := interceptor.NewClient(m.client.(client.WithWatch), interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if ends {
+			return errors.New("the process ends")
+		}
+		return c.Create(ctx, o, opts...)
+	}})
+	child, said := childNamed("alpha", nil), events.NewFakeRecorder(10)
+	m.children.Events = said
+	child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "far"}
+	layer := &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: child.Namespace, Name: "app"}}
+	layer.Spec.Agent = &v1alpha1.AgentSpec{AgentValues: v1alpha1.AgentValues{FirstSync: v1alpha1.FirstSyncPolicyCreate}}
+	s := &seeding{layer: layer, push: &push{run: &run{Children: m.children, child: &child, recorded: child.DeepCopy(), notes: &notes{}, object: &unstructured.Unstructured{}}}}
+	s.object.SetCreationTimestamp(metav1.NewTime(start.Add(time.Hour)))
+	s.session = m.children.Connections.Of(m.key).Begin(link.Request{Recorded: "far", Read: func(context.Context) (*rest.Config, error) { return &rest.Config{Host: server.URL}, nil }})
+	for _, c := range []struct {
+		reason string
+		before func()
+		ends   bool
+		says   string
+		told   bool
+	}{
+		{"it is new, and the process ends before it is on record", func() {}, true, "FirstSyncSettled", true},
+		{"the next process finds what it was told", func() {}, false, "", true},
+		{"the Namespace of its agent was deleted", func() { told.Store(nil) }, false, "FirstSyncHeld", false},
+		{"that it was seeded is not on record, as in a tier that was lost", func() {
+			if err := m.client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(v1alpha1.AgentNamespace), client.HasLabels{v1alpha1.FirstSeedLabel}); err != nil {
+				t.Fatal(err)
+			}
+		}, false, "FirstSyncSettled", true},
+	} {
+		c.before()
+		ends = c.ends
+		m.children.FirstSeeds = NewFirstSeeds(tier, v1alpha1.AgentNamespace)
+		if err := s.beginAgent(t.Context()); (err != nil) != c.ends {
+			t.Fatalf("%s: %v", c.reason, err)
+		}
+		says := ""
+		select {
+		case says = <-said.Events:
+		default:
+		}
+		if (says == "") != (c.says == "") || !strings.Contains(says, c.says) || (told.Load() != nil) != c.told {
+			t.Errorf("%s: it says %q, and the record in the child is %v", c.reason, says, told.Load())
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ type FirstSeed struct {
 	// not. What was there before that may have been restored from a backup.
 	Settled time.Time
 	// Remembered: an agent was pushed before to a cluster of this name, with the identity
-	// Before.
+	// Before. If it is this one, it was told then.
 	Remembered bool
 	Before     string
 	// Identity of the child.
@@ -38,6 +38,8 @@ func (f FirstSeed) MayCreate() (may bool, why string) {
 		return false, "the first sync of this tier is not over"
 	case !f.Made.After(f.Settled):
 		return false, "its Cluster was there before the first sync of this tier was over"
+	case f.Remembered:
+		return false, "an agent was pushed to it before, and its record of the first sync is gone, with what that said of Clusters which were moved away"
 	}
 	return true, "its Cluster is new, and no cluster of this name was seeded before"
 }
