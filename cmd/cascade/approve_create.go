@@ -160,19 +160,24 @@ func (c *cli) approved(names []types.NamespacedName) {
 }
 
 // approvePushed approves what nothing in this tier holds, in the record in the namespace that is said, or in those by
-// which it is held. Without an agent in it there is no record yet.
+// which it is held, and in any other one that says that a Cluster is elsewhere. Without an agent in it there is no record yet.
 func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, names []types.NamespacedName) error {
 	patch, err := firstsync.ApprovalPatch(names, approverOf(ctx, cl))
 	if err != nil {
 		return err
 	}
-	found, err := recordsIn(ctx, cl)
+	found, away, err := recordsIn(ctx, cl, names)
 	if err != nil {
 		return err
 	}
 	namespaces, err := recordsThatHold(found, said)
 	if err != nil {
 		return err
+	}
+	for _, namespace := range away {
+		if !slices.Contains(namespaces, namespace) {
+			namespaces = append(namespaces, namespace)
+		}
 	}
 	for _, namespace := range namespaces {
 		record := firstsync.NewRecord(namespace)
@@ -187,19 +192,26 @@ func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, 
 	return nil
 }
 
-// recordsIn are the namespaces that have a record of the first sync, none if it may not be looked for.
-func recordsIn(ctx context.Context, cl client.Client) (found []string, err error) {
+// recordsIn are the namespaces that have a record of the first sync, none if it may not be looked for; away are those of
+// which it says of one of the names that it was moved away, or paused when it was last seen.
+func recordsIn(ctx context.Context, cl client.Client, names []types.NamespacedName) (found, away []string, err error) {
 	all := &corev1.ConfigMapList{}
 	err = cl.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
 	if err != nil && !apierrors.IsForbidden(err) {
-		return nil, fmt.Errorf("cannot look for a record of the first sync: %w", err)
+		return nil, nil, fmt.Errorf("cannot look for a record of the first sync: %w", err)
 	}
 	for i := range all.Items {
-		if all.Items[i].Name == v1alpha1.FirstSyncConfigMap {
-			found = append(found, all.Items[i].Namespace)
+		cm := &all.Items[i]
+		if cm.Name != v1alpha1.FirstSyncConfigMap {
+			continue
+		}
+		found = append(found, cm.Namespace)
+		_, gone := firstsync.Says(cm)
+		if slices.ContainsFunc(names, func(name types.NamespacedName) bool { return gone[name] }) {
+			away = append(away, cm.Namespace)
 		}
 	}
-	return found, nil
+	return found, away, nil
 }
 
 // recordsThatHold are the namespaces of the records by which what is pushed here is held: the one that a person says;

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/held"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -208,6 +210,32 @@ func TestApprovePushedElsewhere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestApprovePushedAgain: a Cluster that was approved once, and moved away since, is not built a second time by that approval.
+// Another one is for it as it is now (read 850).
+func TestApprovePushedAgain(t *testing.T) {
+	beta := types.NamespacedName{Namespace: "fleet", Name: "beta"}
+	usual, ops := firstsync.NewRecord(v1alpha1.AgentNamespace), firstsync.SettledRecord("ops", "", time.Now())
+	usual.Data["fleet_beta"] = "approved" // as earlier versions advised, beside the record of the agent
+	firstsync.ManageElsewhere(ops, "pivot", beta)
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(usual, ops).Build()
+	cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}}
+	cluster.SetNamespace(beta.Namespace)
+	cluster.SetName(beta.Name)
+	is := func(want inventory.Standing) {
+		t.Helper()
+		record, err := firstsync.Other{Reader: cl}.For(t.Context(), []*unstructured.Unstructured{cluster})
+		if err != nil || record == nil || record.Clusters[beta] != want {
+			t.Errorf("the record is %+v, %v, want %s", record, err, want)
+		}
+	}
+	is(inventory.ManagedElsewhere)
+	streams, _, _, _ := genericiooptions.NewTestIOStreams()
+	if err := (&cli{streams: streams}).approvePushed(t.Context(), cl, "", []types.NamespacedName{beta}); err != nil {
+		t.Fatal(err)
+	}
+	is(inventory.Approved)
 }
 
 func TestApproveFirstSync(t *testing.T) {
