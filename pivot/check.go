@@ -26,6 +26,8 @@ type CheckFacts struct {
 	Unserved []schema.GroupVersionKind
 	// Foreign are kinds that are not of Cluster API or a provider in the target.
 	Foreign []schema.GroupKind
+	// Ours: the source is the tier of who acts in the name of others, and trusted.
+	Ours bool
 	// Providers are those that the kinds belong to, and whether the target has a controller
 	// of each that is ready.
 	Providers map[string]bool
@@ -93,7 +95,7 @@ func check(f CheckFacts) []Problem {
 	}
 	for _, o := range recorded(j, f.Source) {
 		n, live := f.Source.Node(o.UID), f.Copies[o.key()]
-		if live == nil && isOthers(j, o) {
+		if live == nil && withholds(j, o, f.Source, f.Ours) {
 			problems = append(problems, others(o))
 		}
 		if live == nil || isCopy(j, o, live) {
@@ -187,7 +189,7 @@ func preview(j Journal, f CheckFacts) []Line {
 			say(Copy, "make %s in the target%s", o, foreign)
 		case isCopy(j, o, live):
 			say(Copy, "%s is in the target", o)
-		case !isKept(live):
+		case !isKept(live) || isOthers(j, o):
 			say(Copy, "use %s as it is in the target", o)
 		default:
 			say(Copy, "take over %s in the target%s", o, foreign)

@@ -707,6 +707,97 @@ func TestSecretElsewhere(t *testing.T) {
 	}
 }
 
+// TestObjectElsewhere: a Cluster may refer to any object. A pivot that is declared makes in the parent nothing that is not of its
+// namespace, brings to the child what each Cluster may use, and takes nothing of others away (read 840).
+func TestObjectElsewhere(t *testing.T) {
+	identityKind := schema.GroupKind{Group: infrastructure, Kind: "ModelIdentity"}
+	classKind := schema.GroupKind{Group: clusterapi.Group, Kind: clusterapi.ClusterClass}
+	for name, tt := range map[string]struct {
+		reason string
+		kind   schema.GroupKind
+		global bool
+		// ours: it is the tier of the agent that gives the Cluster to the child.
+		ours bool
+		// there: the target has one of the name, with these annotations.
+		there       bool
+		annotations map[string]string
+		moved       bool
+	}{
+		"Machine":   {reason: "the parent would add it to the cluster of another team", kind: machineKind},
+		"Template":  {reason: "machines of another team would be made after it", kind: templateKind},
+		"Class":     {reason: "so would clusters", kind: classKind},
+		"Identity":  {reason: "any namespace could use it", kind: identityKind, global: true},
+		"OurPart":   {reason: "the child would be told what is in it", kind: machineKind, ours: true},
+		"OurSample": {reason: "and so of a template that no class shows", kind: templateKind, ours: true},
+		"OurClass":  {reason: "any Cluster may use it", kind: classKind, ours: true, moved: true},
+		"OurKeys":   {reason: "any Cluster may use one without a namespace", kind: identityKind, global: true, ours: true, moved: true},
+		"There":     {reason: "it is used as it is", kind: machineKind, there: true, moved: true},
+		"Left":      {reason: "also where a former pivot left it", kind: machineKind, there: true, annotations: map[string]string{v1alpha1.PivotKeptAnnotation: "0123456789-1"}, moved: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			from, to := w.sides["mom"], w.sides["master"]
+			for _, m := range w.sides {
+				m.serves[identityKind] = true
+				m.put(definition(identityKind.Group, identityKind.Kind))
+			}
+			from.put(content(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "others"}}))
+			version := tt.kind.Group + "/v1"
+			if tt.kind.Group == clusterapi.Group {
+				version = clusterapi.Group + "/v1beta2"
+			}
+			u, ref := modelObject(version, tt.kind.Kind, "x", nil), map[string]any{"kind": tt.kind.Kind, "name": "x", "namespace": "others"}
+			if u.SetNamespace("others"); tt.global {
+				u.SetNamespace("")
+				delete(ref, "namespace")
+			}
+			u.Object["spec"] = map[string]any{"clusterName": "prod"} // there is none in this tier
+			u.Object["status"] = map[string]any{"nodeRef": map[string]any{"name": "n"}}
+			is := keyOf(u)
+			if tt.there {
+				to.put(content(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "others"}}))
+				live := u.DeepCopy()
+				live.SetAnnotations(tt.annotations)
+				live.Object["spec"] = map[string]any{"clusterName": "theirs"}
+				to.put(live)
+			}
+			made := []key{is}
+			if u = from.put(u); tt.kind == classKind {
+				template := modelObject(infrastructure+"/v1", templateKind.Kind, "of-x", u)
+				template.SetNamespace("others")
+				made = append(made, keyOf(from.put(template)))
+			}
+			from.change(key{infraKind, clusterA}, func(u *unstructured.Unstructured) { _ = unstructured.SetNestedMap(u.Object, ref, "spec", "extra") })
+			p := w.pivot("mom", "master", &life{})
+			if p.Own = true; tt.ours {
+				p.Target.Kubeconfig = types.NamespacedName{Namespace: "fleet", Name: "a-kubeconfig"}
+			}
+			_, err := p.Run(t.Context())
+			if !tt.moved {
+				blockedBy(t, err, ReasonSecretElsewhere)
+				w.at("mom", "master")
+			} else if err != nil {
+				t.Fatalf("%s: %v", tt.reason, err)
+			} else {
+				w.at("master", "mom")
+			}
+			for _, k := range made {
+				if from.objects[k] == nil {
+					t.Errorf("%s: %v was taken away", tt.reason, k)
+				}
+				if (to.objects[k] != nil) != tt.moved {
+					t.Errorf("%s: the target has %v of %v", tt.reason, to.objects[k], k)
+				}
+			}
+			if tt.there {
+				if cluster, _, _ := unstructured.NestedString(to.objects[is].Object, "spec", "clusterName"); cluster != "theirs" {
+					t.Errorf("%s: it is of %s now", tt.reason, cluster)
+				}
+			}
+		})
+	}
+}
+
 // TestHeld: what a child has is bounded in the memory of its parent, which others have a part in. What
 // the tier has itself is not: it may have thousands of Clusters, and could move none of them.
 func TestHeld(t *testing.T) {

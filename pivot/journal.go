@@ -65,7 +65,7 @@ type Journal struct {
 	// Keep has the kubeconfigs of the Clusters left in the source, for the parent's
 	// connection.
 	Keep bool `json:"keep,omitempty"`
-	// Own: it copies no Secrets and ConfigMaps of other namespaces than those of the Clusters.
+	// Own: it copies nothing of other namespaces than those of the Clusters which may be somebody else's.
 	Own bool `json:"own,omitempty"`
 	// Tolerated are the reasons that a person looked at and waved through.
 	Tolerated []string `json:"tolerated,omitempty"`

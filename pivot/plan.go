@@ -26,6 +26,8 @@ type Facts struct {
 	Left, Copies map[key]*unstructured.Unstructured
 	// Foreign are kinds of objects that are not of Cluster API or a provider in the target.
 	Foreign []schema.GroupKind
+	// Ours: the source is the tier of who acts in the name of others, and trusted.
+	Ours bool
 	// Namespaces of objects that the target has.
 	Namespaces map[string]bool
 	// Held are the Clusters of which the source's record says that this pivot manages them
@@ -325,7 +327,7 @@ func recorded(j Journal, g *graph.Graph) []Object {
 				o.Copy, o.Made, o.Before = before.Copy, before.Made, before.Before
 				delete(known, o.UID)
 			}
-			o.Stays = n.Shared || n.Global || j.Keep && isKubeconfig(n.Object)
+			o.Stays = n.Shared || n.Global || isOthers(j, o) || j.Keep && isKubeconfig(n.Object)
 			out = append(out, o)
 		}
 	}
@@ -383,13 +385,32 @@ func isCopy(j Journal, o Object, u *unstructured.Unstructured) bool {
 	return a[v1alpha1.PivotAnnotation] == j.ID && a[v1alpha1.PivotOfAnnotation] == string(o.UID)
 }
 
-// isOthers reports whether an object may be of somebody else than whoever the pivot is for.
+// isOthers reports whether an object may be of somebody else than whoever the pivot is for: a Cluster can refer to what it
+// likes. It is never taken away, and what the target has of its name is used as it is.
 func isOthers(j Journal, o Object) bool {
-	return j.Own && o.Group == "" && !slices.ContainsFunc(j.Clusters, func(c Cluster) bool { return c.Namespace == o.Namespace })
+	return j.Own && !slices.ContainsFunc(j.Clusters, func(c Cluster) bool { return c.Namespace == o.Namespace })
+}
+
+// withholds reports whether an object is not made in the target, as it may be of somebody else. Of the tier of who acts, where
+// Cluster API lets any Cluster use it, a class with its templates, an identity and what has no namespace is.
+func withholds(j Journal, o Object, g *graph.Graph, ours bool) bool {
+	if !isOthers(j, o) {
+		return false
+	}
+	return !ours || o.Namespace != "" && !clusterapi.IsClass(o.Kind) && !clusterapi.IsIdentity(o.Kind) && !isOfClass(g, o)
+}
+
+// isOfClass reports whether an object is a template that a class of its namespace owns.
+func isOfClass(g *graph.Graph, o Object) bool {
+	n := g.Node(o.UID)
+	return n != nil && clusterapi.IsTemplate(o.Kind) && slices.ContainsFunc(n.Owners, func(uid types.UID) bool {
+		owner := g.Node(uid)
+		return owner != nil && owner.Object.GetNamespace() == o.Namespace && clusterapi.IsClass(owner.Object.GetKind())
+	})
 }
 
 func others(o Object) Problem {
-	return problem(ReasonSecretElsewhere, "%s is of another namespace, from which a pivot that is declared copies nothing: have it in the target before, or use the command", o)
+	return problem(ReasonSecretElsewhere, "%s is not of the namespace of the Cluster, and a pivot that is declared does not copy it: have it in the target before, or use the command", o)
 }
 
 // foreign says of kinds that no object of them is made in the target.
@@ -456,7 +477,7 @@ func planCopy(j Journal, f Facts) Next {
 		}
 		body := desired(j, n)
 		switch {
-		case live == nil && isOthers(j, o):
+		case live == nil && withholds(j, o, f.Source, f.Ours):
 			next.Problems = append(next.Problems, others(o))
 		case live == nil:
 			next.Objects[i].Copy, next.Objects[i].Made = "", false
@@ -472,10 +493,10 @@ func planCopy(j Journal, f Facts) Next {
 				}
 				next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
 			}
-		case isEmptyBinding(o, live) && f.copied(j, n):
+		case isEmptyBinding(o, live) && f.copied(j, n) && !isOthers(j, o):
 			// The controller of a ClusterResourceSet of the target made it, as there is a copy of the Cluster.
 			next.Actions = append(next.Actions, Action{Verb: Mend, Object: o, Live: live, Body: body})
-		case isKept(live):
+		case isKept(live) && !isOthers(j, o):
 			// A former pivot took its owners away, and left it.
 			next.Objects[i].Before = live.GetAnnotations()[v1alpha1.PivotKeptAnnotation]
 			next.Actions = append(next.Actions, Action{Verb: Mend, Object: next.Objects[i], Live: live, Body: body})

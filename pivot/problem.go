@@ -31,8 +31,8 @@ const (
 	ReasonProviderNotRunning = "ProviderNotRunning"
 	// ReasonObjectExists: the target has another object of the name of one that is moved.
 	ReasonObjectExists = "ObjectExists"
-	// ReasonSecretElsewhere: the Cluster refers to a Secret or ConfigMap of another namespace,
-	// which a pivot that is declared does not copy.
+	// ReasonSecretElsewhere: the Cluster refers to a Secret, a ConfigMap or another object that is not of
+	// its namespace, which a pivot that is declared does not copy.
 	ReasonSecretElsewhere = "SecretElsewhere"
 	// ReasonCircularOwners: parts of the Cluster own each other, so that none can be made first.
 	ReasonCircularOwners = "CircularOwners"

@@ -23,7 +23,7 @@ import (
 
 // facts reads what the present step has to know.
 func (p *Pivot) facts(ctx context.Context, rounds int) (Facts, error) {
-	f := Facts{Rounds: rounds, Held: map[types.NamespacedName]bool{}, Away: map[types.NamespacedName]bool{}}
+	f := Facts{Rounds: rounds, Ours: p.ours(), Held: map[types.NamespacedName]bool{}, Away: map[types.NamespacedName]bool{}}
 	objects := p.journal.Objects
 	if p.journal.Step.Revocable() {
 		g, err := p.graph(ctx)
@@ -107,6 +107,10 @@ func recordOf(ctx context.Context, s Side) (cm *corev1.ConfigMap, ok bool, err e
 // mostHeld is how many bytes the objects of a stranger may take in the memory of who acts in the
 // name of others, who are all in the same memory.
 const mostHeld = 384 << 20
+
+// ours reports whether the source is the tier of who acts in the name of others: the target is reached by the kubeconfig of
+// a Cluster then.
+func (p *Pivot) ours() bool { return p.Own && p.Target.Kubeconfig.Name != "" }
 
 // most is how many bytes the objects of a side may take in memory; 0 is no bound. Whoever acts in
 // the name of others acts in his own tier, which is trusted and as large as it is, and reaches the
@@ -224,7 +228,7 @@ func (p *Pivot) checkFacts(ctx context.Context) (CheckFacts, error) {
 	if err != nil {
 		return CheckFacts{}, err
 	}
-	f := CheckFacts{Journal: p.journal, Source: g, Providers: map[string]bool{}}
+	f := CheckFacts{Journal: p.journal, Source: g, Ours: p.ours(), Providers: map[string]bool{}}
 	if f.Journal.Step == "" || f.Journal.Step.Over() {
 		f.Journal.Clusters = clustersOf(g, p.Clusters)
 	}

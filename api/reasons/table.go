@@ -959,7 +959,7 @@ func pivots() Section {
 			},
 			{
 				Reasons: []string{"SecretElsewhere"},
-				Means:   "the Cluster refers to a Secret or ConfigMap of another namespace, which a pivot that is declared does not copy",
+				Means:   "the Cluster refers to a Secret, ConfigMap or part of a cluster that is not of its namespace, which a pivot that is declared does not copy",
 				Next:    "have the child get it from its layers (`spec.credentials`, `spec.providers`), or use `cascade pivot`",
 			},
 			{
