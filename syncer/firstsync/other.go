@@ -82,7 +82,7 @@ func (o Other) record(ctx context.Context) (*inventory.FirstSync, error) {
 	if record == nil || all == nil || err != nil {
 		return cmp.Or(record, all), err
 	}
-// The usual one may be what is left of an agent that was moved to another namespace, or a person's approval, which no
+	// The usual one may be what is left of an agent that was moved to another namespace, or a person's approval, which no
 	// agent keeps, as earlier versions advised: by itself it would hide which Clusters the agent's says were moved away,
 	// also since they were approved there. Who approves one of these takes the mark away (cascade approve create --pushed).
 	// What it found itself counts as before.
