@@ -56,6 +56,8 @@ type Composition interface {
 	Awaited(revision string) bool
 	// Lacks reports whether a revision is known not to have a Cluster that the newest one has.
 	Lacks(cluster types.NamespacedName, revision string) bool
+	// Removes reports whether a revision is known not to have a Cluster that the newest one does not have either.
+	Removes(cluster types.NamespacedName, revision string) bool
 	// Refusal is why what makes a Cluster does not take what was applied, which waiting does not
 	// mend; empty if nothing refuses it.
 	Refusal(ctx context.Context, cluster types.NamespacedName) string
@@ -86,6 +88,7 @@ func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *move
 
 // ofComposition are the facts about what is declared of a Cluster.
 func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *rollout.Cluster) {
+	c.Local = true
 	applied := m.composed.Applied(clusterOf(child))
 	if applied != "" {
 		c.Known, c.Has, c.Unpinned = true, &v1alpha1.RolloutRevision{Revision: applied}, m.composed.Unpinned(clusterOf(child))
@@ -177,9 +180,10 @@ func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *mov
 	}
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
-		c.Lacks = map[string]bool{}
+		c.Lacks, c.Gone = map[string]bool{}, map[string]bool{}
 		for _, r := range given {
 			c.Lacks[r.Revision] = m.composed.Lacks(clusterOf(f.children[c.Name]), r.Revision)
+			c.Gone[r.Revision] = m.composed.Removes(clusterOf(f.children[c.Name]), r.Revision)
 		}
 		for _, revision := range slices.Compact(slices.Sorted(slices.Values(revisions))) {
 			if c.Pin != nil && c.Pin.Revision == revision {

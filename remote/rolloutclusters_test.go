@@ -28,6 +28,8 @@ type applied struct {
 	complete    bool
 	// lacking are revisions that do not have the Clusters, as the newest one has.
 	lacking []string
+	// removing are revisions that do not have the Clusters, nor has the newest one.
+	removing []string
 	// awaited are revisions of which that is not known yet.
 	awaited []string
 	// unapplied is why they are not applied as declared.
@@ -58,6 +60,10 @@ func (a applied) Unread(types.NamespacedName) string    { return a.unread }
 
 func (a applied) Lacks(_ types.NamespacedName, revision string) bool {
 	return slices.Contains(a.lacking, revision)
+}
+
+func (a applied) Removes(_ types.NamespacedName, revision string) bool {
+	return slices.Contains(a.removing, revision)
 }
 
 func (a applied) Awaited(revision string) bool { return slices.Contains(a.awaited, revision) }
@@ -182,6 +188,44 @@ func TestMadeCluster(t *testing.T) {
 		if slices.ContainsFunc(d.Pins, func(a rollout.Assignment) bool { return a.Cluster == "made" && a.Revision != newest }) || d.Hold.Reason != v1alpha1.ReasonSourceNotReady {
 			t.Errorf("in wave %d, before it is known who has what, it is given %+v, hold %+v", wave, d.Pins, d.Hold)
 		}
+	}
+}
+
+// TestDeadCluster: a Cluster whose API server does not answer gets the revision that mends what it has, or takes it away: it
+// is applied in this tier.
+func TestDeadCluster(t *testing.T) {
+	const good, brought = "main@sha1:1", "main@sha1:2"
+	for name, tc := range map[string]struct {
+		reason   string
+		result   v1alpha1.RolloutResult
+		removing []string
+		gets     bool
+	}{
+		"NeverCameUp": {"what it was made with does not work", v1alpha1.ResultUnproven, nil, true},
+		"Removed":     {"Git has it no more", v1alpha1.ResultSucceeded, []string{brought}, true},
+		"Offline":     {"it was ready at what it has", v1alpha1.ResultSucceeded, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lost := metav1.NewTime(time.Now().Add(-time.Hour))
+			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "dead", UID: "dead"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "dead"}}}
+			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonClusterNotReady, LastTransitionTime: lost}}
+			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: good}, Run: 4, Result: tc.result, Since: lost}
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			o.Spec.Waves = []v1alpha1.RolloutWave{{Name: "all"}}
+			o.Spec.Deadline.Duration = time.Hour
+			o.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: good}, Run: 4}
+			o.Status.Run = &v1alpha1.RolloutRun{Number: 4, RolloutRevision: o.Status.LastGood.RolloutRevision, Phase: v1alpha1.RolloutCompleted}
+			m := &moved{spec: &o.Spec, composed: applied{revision: good, removing: tc.removing}}
+			c := m.cluster(o, child, pin)
+			m.ofComposition(t.Context(), child, pin, &c)
+			f := &rolloutFacts{children: map[string]*v1alpha1.Child{"dead": child}}
+			f.Candidate, f.Room, f.Clusters = &v1alpha1.RolloutRevision{Revision: brought}, -1, []rollout.Cluster{c}
+			f.refusals(t.Context(), o, m)
+			d := rollout.Next(o.Name, &o.Spec, &o.Status, f.Facts, time.Now())
+			if got := slices.ContainsFunc(d.Pins, func(a rollout.Assignment) bool { return a.Revision == brought }); got != tc.gets {
+				t.Errorf("%s: it is given %+v, hold %+v", tc.reason, d.Pins, d.Hold)
+			}
+		})
 	}
 }
 

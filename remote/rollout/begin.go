@@ -67,6 +67,18 @@ func (d *decision) goesBack(m *member) bool {
 	return run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision) || d.takenBack(m)
 }
 
+// mends reports whether a revision may be what ends the state of a cluster: that failed at what it has, was never known
+// to be ready at it, or has what is taken back. Of one that does not answer, so may a revision that takes it away.
+func (d *decision) mends(m *member, to v1alpha1.RolloutRevision) bool {
+	return d.goesBack(m) || m.pin != nil && unproven(m.pin) || !m.Unreachable.IsZero() && m.Gone[to.Revision]
+}
+
+// cutOff reports whether a revision is not given to a cluster, as that cannot be reached. What is applied in this tier
+// needs no way to it: it may be out of reach for what it has alone, and gets what mends that.
+func (d *decision) cutOff(m *member, to v1alpha1.RolloutRevision) bool {
+	return !m.Unreachable.IsZero() && !(m.Local && d.mends(m, to))
+}
+
 // begin gives revisions to clusters while there are places.
 func (d *decision) begin() {
 	d.goOn()
@@ -138,7 +150,7 @@ func (d *decision) goOn() {
 	for _, members := range d.members {
 		for _, m := range members {
 			goal := d.goal(m)
-			if goal == nil || !m.has(goal.RolloutRevision) || !m.suspended() || inHand(m.Rolling) || !m.Unreachable.IsZero() {
+			if goal == nil || !m.has(goal.RolloutRevision) || !m.suspended() || inHand(m.Rolling) || d.cutOff(m, goal.RolloutRevision) {
 				continue
 			}
 			d.start(m, *goal)
@@ -167,13 +179,13 @@ func (d *decision) consented(run *v1alpha1.RolloutRun, i int) bool {
 	return wave.Approval != v1alpha1.ApprovalRequired || d.approved(run, wave.Name)
 }
 
-// starters are the clusters of a wave that could begin, those first that came back.
+// starters are the clusters of a wave that could begin, those first that came back, and those last that do not answer.
 func (d *decision) starters(members []*member) []*member {
-	var back, others []*member
+	var back, others, mute []*member
 	for _, m := range members {
 		goal := d.goal(m)
 		switch {
-		case goal == nil, !m.Unreachable.IsZero(), d.rolls(m, goal.RolloutRevision), m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
+		case goal == nil, d.cutOff(m, goal.RolloutRevision), d.rolls(m, goal.RolloutRevision), m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
 		case m.refused(goal.RolloutRevision):
 		case m.has(goal.RolloutRevision) && !m.is(v1alpha1.ResultDeferred):
 			if m.pin.Run < goal.run {
@@ -185,13 +197,15 @@ func (d *decision) starters(members []*member) []*member {
 				m.set(to)
 			}
 		case d.tooNew(goal.RolloutRevision), d.unbuilt(goal.RolloutRevision):
+		case !m.Unreachable.IsZero():
+			mute = append(mute, m)
 		case m.is(v1alpha1.ResultDeferred, v1alpha1.ResultUnreachable):
 			back = append(back, m)
 		default:
 			others = append(others, m)
 		}
 	}
-	return append(back, others...)
+	return slices.Concat(back, others, mute)
 }
 
 // tooNew reports whether a revision has an image that this tier may not bring, and says so.
@@ -234,7 +248,7 @@ func (m *member) blamed(at v1alpha1.RolloutRevision) bool {
 	case m.is(v1alpha1.ResultDeferred):
 		return m.has(at) || !m.putOff() && m.pin.Reason != v1alpha1.ReasonManagedElsewhere
 	}
-	return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed)
+	return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultFailed, v1alpha1.ResultUnreachable)
 }
 
 // count sums up.

@@ -17,7 +17,7 @@ func (d *decision) failed(m *member, r v1alpha1.RolloutRevision) bool {
 	case m.refused(r):
 		return true
 	}
-	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.missed(m)
+	return d.terms().Unreachable == v1alpha1.UnreachableCount && d.missed(m) && d.cutOff(m, r)
 }
 
 // missed reports whether nobody waits any more to give a revision to a cluster that cannot be reached: for

@@ -29,6 +29,8 @@ type Cluster struct {
 	Unpinned bool
 	// Unreachable is since when the cluster cannot be reached; zero if it can.
 	Unreachable time.Time
+	// Local: what is moved is applied in this tier, and needs no way to the cluster.
+	Local bool
 	// Healthy: the cluster is ready, whatever it has. Ready: it is ready at the revision of
 	// its pin, by its own word at that revision.
 	Healthy, Ready bool
@@ -56,6 +58,8 @@ type Cluster struct {
 	// Lacks are revisions that do not have the cluster, though the newest one has: it came after them, and they
 	// would take it away.
 	Lacks map[string]bool
+	// Gone are revisions that do not have the cluster, nor has the newest one: they take it away.
+	Gone map[string]bool
 	// Skip names the revision that a person lets the cluster do without; empty without one.
 	Skip string
 	// Elsewhere: another tier manages the cluster. What this one would bring to it, it gets

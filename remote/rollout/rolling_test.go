@@ -81,6 +81,110 @@ func TestStuckRoll(t *testing.T) {
 	})
 }
 
+// TestLostForIt: what is applied in this tier needs no way to a cluster, which may be out of reach for what it has: it gets
+// what mends that, and one that is gone goes.
+func TestLostForIt(t *testing.T) {
+	names := []string{"canary1", "rest1"}
+	// lost has the canary lose its API server by what it is given, until a time after that.
+	lost := func(s *story, after time.Duration) *rollout.Cluster {
+		c := s.cluster("canary1")
+		c.Local = true
+		s.commit(second)
+		s.decide()
+		s.takes(false, "canary1")
+		s.lose("canary1")
+		s.after(after)
+		s.decide()
+		return c
+	}
+	tellAll(t, []tale{
+		{name: "a newer commit mends", reason: "it would never get there otherwise, and is to be as well as it was", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			lost(s, 10*time.Minute)
+			s.result("canary1", v1alpha1.ResultUnreachable)
+			s.commit(third)
+			s.decide()
+			s.at(third, "canary1")
+			if s.cluster("canary1").Pin.Blameless {
+				s.t.Fatal("it was well before the commit that it was lost for, and is not to blame for the next")
+			}
+			s.held(v1alpha1.ReasonWaveUnproven)
+			s.find(true, "canary1")
+			s.decide()
+			s.at(third, "canary1", "rest1")
+		}},
+		{name: "a newer commit mends what counts", reason: "that it does not answer is of the commit before", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			s.spec.Unreachable = v1alpha1.UnreachableCount
+			lost(s, 10*time.Minute)
+			s.phase(v1alpha1.RolloutHalted)
+			s.commit(third)
+			s.decide()
+			s.at(third, "canary1")
+			s.phase(v1alpha1.RolloutProgressing)
+		}},
+		{name: "reverts", reason: "the revision before is what brings it back, and the revert is done once it has that", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			lost(s, 5*time.Minute)
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.at(first, "canary1", "rest1")
+			s.phase(v1alpha1.RolloutReverting)
+			s.find(true, "canary1")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+		}},
+		{name: "reverts after the deadline", reason: "nothing else brings it back", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			lost(s, 10*time.Minute)
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.at(first, "canary1", "rest1")
+		}},
+		{name: "was never up", reason: "its first commit has a network that is not there, and the next one mends that", waves: []v1alpha1.RolloutWave{wave("rest", 1, 0)}, clusters: []string{"rest1"}, tell: func(s *story) {
+			s.facts.Clusters = append(s.facts.Clusters, rollout.Cluster{Name: "rest2", UID: "rest2", Labels: map[string]string{"wave": "rest"}, Known: true,
+				Has: &v1alpha1.RolloutRevision{Revision: first}, Local: true, Rolling: v1alpha1.ReasonRollingOut, Unreachable: s.now})
+			s.decide()
+			s.result("rest2", v1alpha1.ResultUnproven)
+			s.after(time.Hour)
+			s.commit(second)
+			s.decide()
+			s.at(second, "rest1") // who answers comes first
+			s.takes(true, "rest1")
+			s.decide()
+			s.at(second, "rest1", "rest2")
+		}},
+		{name: "is taken away", reason: "nothing of it is left that could answer", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			c := s.cluster("rest1")
+			c.Local, c.Gone = true, map[string]bool{second: true}
+			s.lose("rest1")
+			c.Rolling = v1alpha1.ReasonRollingOut
+			s.after(time.Hour)
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "was well", reason: "it may be this tier that is cut off, and it gets the commit on its return", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			s.cluster("rest1").Local = true
+			s.lose("rest1")
+			s.after(time.Hour)
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "canary1")
+			s.find(true, "rest1")
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "is sent to the cluster", reason: "nothing reaches one that does not answer", waves: canaryAndRest(), clusters: names, tell: func(s *story) {
+			lost(s, 10*time.Minute).Local = false
+			s.commit(third)
+			s.decide()
+			s.at(third)
+		}},
+	})
+}
+
 // TestUnprovenRoll: a cluster that was well before gets what ends its roll as well, if it was never known to be
 // ready at what it has or failed at it, whatever put it off since; who was ready at that is left alone.
 func TestUnprovenRoll(t *testing.T) {

@@ -124,7 +124,7 @@ func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	case m.Rolling != v1alpha1.ReasonRollingOut:
 		return true
 	}
-	return !d.goesBack(m) && !(m.pin == nil && m.New) && (m.pin == nil || !unproven(m.pin))
+	return !d.mends(m, to) && !(m.pin == nil && m.New)
 }
 
 // open reports whether a wave waits for a cluster to be given a revision, or to become
@@ -461,7 +461,7 @@ func (d *decision) windowOpen(wave *v1alpha1.RolloutWave, general *v1alpha1.Roll
 	return open
 }
 
-// advanceRevert ends a revert once no cluster that can be reached has the revision.
+// advanceRevert ends a revert once no cluster that can be given another revision has this one.
 func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", title(run.RolloutRevision), title(d.status.LastGood.RolloutRevision))}
 	waits := false
@@ -469,7 +469,7 @@ func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 		switch {
 		case m.changing() && !m.has(run.RolloutRevision) && !m.joins():
 			waits = true
-		case !m.has(run.RolloutRevision) || m.wave < 0 || d.lost(m) || d.goal(m) == nil || m.refused(d.status.LastGood.RolloutRevision):
+		case !m.has(run.RolloutRevision) || m.wave < 0 || d.lost(m) && d.cutOff(m, d.status.LastGood.RolloutRevision) || d.goal(m) == nil || m.refused(d.status.LastGood.RolloutRevision):
 		case d.rolls(m, d.status.LastGood.RolloutRevision):
 			// It gets the revision when a person lets it go on, after the run as well.
 			if left := d.until(run.Since.Time, run.Terms.Deadline.Duration); left > 0 {

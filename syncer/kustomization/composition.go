@@ -226,6 +226,15 @@ func (c *Composition) Lacks(cluster types.NamespacedName, revision string) bool 
 	return built && !has && newest
 }
 
+// Removes reports whether a revision is known not to have a Cluster that the newest one does not have either: it takes it
+// away, where another one has it yet, or the inventory.
+func (c *Composition) Removes(cluster types.NamespacedName, revision string) bool {
+	at, built := c.state.versions[revision]
+	_, has := at[cluster]
+	_, newest := c.state.versions[c.state.newest][cluster]
+	return built && !has && !newest
+}
+
 // Refused is why a Cluster cannot have what a revision declares of it; nil if it can, or if
 // that is not known.
 func (c *Composition) Refused(ctx context.Context, cluster types.NamespacedName, revision string) error {

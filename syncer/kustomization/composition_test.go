@@ -83,7 +83,10 @@ func TestComposition(t *testing.T) {
 		t.Error("built are other revisions than those of which there are renderings")
 	}
 	var refused *rollout.VersionError
-	pinned := types.NamespacedName{Namespace: "apps", Name: "pinned"}
+	pinned, removed := types.NamespacedName{Namespace: "apps", Name: "pinned"}, types.NamespacedName{Namespace: "apps", Name: "removed"}
+	if !c.Removes(removed, r2) || c.Removes(pinned, r2) || c.Removes(removed, "main@sha1:9") {
+		t.Error("what the newest revision takes away is another Cluster than the one which it has no more")
+	}
 	if err := c.Refused(t.Context(), pinned, r2); !errors.As(err, &refused) || refused.Cluster != pinned || refused.From != "v1.35.1" || refused.To != "v1.37.0" {
 		t.Errorf("a step over a minor version is refused with %v", err)
 	}
