@@ -214,8 +214,7 @@ func (r *Reconciler) facts(ctx context.Context, obj *kustomizev1.Kustomization, 
 func (g *governed) disown(f *compose.Facts, held map[types.NamespacedName]hold) {
 	ours := map[types.NamespacedName]bool{}
 	for _, h := range held {
-		switch h.reason {
-		case meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing, v1alpha1.ReasonSourceNotReady:
+		if h.unrendered() {
 			return
 		}
 	}
@@ -224,16 +223,8 @@ func (g *governed) disown(f *compose.Facts, held map[types.NamespacedName]hold) 
 			ours[name] = true
 		}
 	}
-	for _, name := range inventory.ClustersAmong(f.Owned) {
+	for _, name := range g.inPlace(f.Owned) {
 		ours[name] = true
-	}
-	for _, e := range f.Owned {
-		if name := (types.NamespacedName{Namespace: e.Namespace, Name: e.Name}); compose.IsRelease(e.GroupKind()) {
-			ours[name] = true
-			for _, made := range g.releases.Made[name] {
-				ours[made] = true
-			}
-		}
 	}
 	for name, h := range held {
 		if h.reason == v1alpha1.ReasonRolloutPending && !ours[name] && g.unpinned[name] == "" {
@@ -241,6 +232,22 @@ func (g *governed) disown(f *compose.Facts, held map[types.NamespacedName]hold) 
 			delete(g.held, name)
 		}
 	}
+}
+
+// inPlace are the Clusters that an inventory has: those in it, and those that HelmReleases in it make.
+func (g *governed) inPlace(owned []inventory.Entry) []types.NamespacedName {
+	all := inventory.ClustersAmong(owned)
+	for _, e := range owned {
+		name := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
+		switch made := g.releases.Made[name]; {
+		case !compose.IsRelease(e.GroupKind()):
+		case len(made) > 0:
+			all = append(all, made...)
+		case g.releases.Known[name]:
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
 // own adds the inventory to the facts of a composition, and which of its kinds have no namespaces. Those that

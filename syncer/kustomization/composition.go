@@ -45,7 +45,8 @@ type Composition struct {
 type composition struct {
 	source source.Key
 	paths  []string
-	// declares are the Clusters that any rendering or the inventory has.
+	// declares are the Clusters that any rendering or the inventory has, and those that may have a revision which was not
+	// rendered.
 	declares map[types.NamespacedName]bool
 	// newest is the revision that is composed with what Clusters may have.
 	newest string
@@ -297,8 +298,13 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 	for _, from := range run.composed.beside {
 		next.versions[from.Revision] = versionsOf(from)
 	}
-	for _, cluster := range inventory.ClustersAmong(f.Owned) {
+	for _, cluster := range run.governed.inPlace(f.Owned) {
 		next.declares[cluster] = true
+	}
+	for cluster := range f.Pins {
+		if run.composed.held[cluster].unrendered() {
+			next.declares[cluster] = true // it was when it got that
+		}
 	}
 	for cluster := range next.declares {
 		if from, _ := f.At(cluster); from != nil {

@@ -185,6 +185,52 @@ func TestGoingByCluster(t *testing.T) {
 	}
 }
 
+// TestReleaseGoes: a Cluster is declared for as long as the HelmRelease that makes it is in place, or it may have a revision
+// which is not there yet: its Rollout would take back what it let it have, and all that goes would stay for good.
+func TestReleaseGoes(t *testing.T) {
+	const r1, r2 = "main@sha1:1", "main@sha1:2"
+	release := inventory.Entry{Namespace: "apps", Name: "prod", Group: helmv2.GroupVersion.Group, Kind: helmv2.HelmReleaseKind, Version: helmv2.GroupVersion.Version}
+	for name, tc := range map[string]struct {
+		reason   string
+		cluster  string
+		pin      string
+		made     string
+		owned    []inventory.Entry
+		declares bool
+	}{
+		"Made":    {"its HelmRelease tells that it made it", "a", r2, "a", []inventory.Entry{release}, true},
+		"Untold":  {"its HelmRelease has its name, and tells nothing", "prod", r2, "", []inventory.Entry{release}, true},
+		"Awaited": {"an agent that began anew has not fetched what it may have", "a", r1, "", nil, true},
+		"Gone":    {"nothing of it is left", "a", r2, "a", nil, false},
+		"Others":  {"the HelmRelease makes another one", "a", r2, "c", []inventory.Entry{release}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &tier{t: t}
+			r.rollout("waves", nil)
+			r.child("b", "waves="+r2)
+			r.cluster("b", "")
+			r.child(tc.cluster, "waves="+tc.pin)
+			r.cluster(tc.cluster, "")
+			h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "prod"}}
+			if tc.made != "" {
+				h.Status.Inventory = &helmv2.ResourceInventory{Entries: []helmv2.ResourceRef{{ID: "apps_" + tc.made + "_cluster.x-k8s.io_Cluster", Version: "v1beta2"}}}
+			}
+			r.objects = append(r.objects, h)
+			s := r.take(func(k *kustomizev1.Kustomization) { k.Status.Inventory = refs(append(entriesOf("b"), tc.owned...)) })
+			if end := s.composes(t, fleetOf(t, r2, "b=v1.36.0")); end != nil {
+				t.Fatalf("it ended as %+v", end)
+			}
+			s.noteComposition(s.run, false)
+			if got := s.Composed(s.name()).Declares(types.NamespacedName{Namespace: "apps", Name: tc.cluster}); got != tc.declares {
+				t.Errorf("%s: it is declared: %t, held are %v", tc.reason, got, s.composed.held)
+			}
+			if slices.Contains(s.composed.kept, release) {
+				t.Error("the HelmRelease stays")
+			}
+		})
+	}
+}
+
 // TestOthersCluster: a Cluster that the Kustomization has nothing of, and of which its Rollout therefore says nothing, keeps
 // none of it waiting.
 func TestOthersCluster(t *testing.T) {

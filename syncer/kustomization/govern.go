@@ -65,6 +65,15 @@ type hold struct {
 	reason, why string
 }
 
+// unrendered reports whether it is not known what the revision declares that the Cluster may have.
+func (h hold) unrendered() bool {
+	switch h.reason {
+	case meta.BuildFailedReason, v1alpha1.ReasonRevisionMissing, v1alpha1.ReasonSourceNotReady:
+		return true
+	}
+	return false
+}
+
 // version identifies what a governed Kustomization applies besides its files and inputs.
 func (g *governed) version() string {
 	if g == nil {
