@@ -39,7 +39,7 @@ func (d *decision) due(m *member) *goal {
 		return nil
 	case run.Phase == v1alpha1.RolloutReverting, run.Phase == v1alpha1.RolloutReverted:
 		// Who got it past the Rollout once it was reverted keeps it.
-		if older || m.has(run.RolloutRevision) && (run.Phase == v1alpha1.RolloutReverting || m.pin.Run > good.Run) {
+		if older || d.stranded(m) || m.has(run.RolloutRevision) && (run.Phase == v1alpha1.RolloutReverting || m.pin.Run > good.Run) {
 			return proven
 		}
 		return nil
@@ -61,10 +61,17 @@ func (d *decision) takenBack(m *member) bool {
 	})
 }
 
-// goesBack reports whether a cluster has what is taken back, or was.
+// goesBack reports whether a cluster has what is taken back, or was, or is left over by a run before that.
 func (d *decision) goesBack(m *member) bool {
 	run := d.status.Run
-	return run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && m.has(run.RolloutRevision) || d.takenBack(m)
+	return run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && (m.has(run.RolloutRevision) || d.stranded(m)) || d.takenBack(m)
+}
+
+// stranded reports whether a cluster failed at what a run gave it that never passed, or was never known to be ready at it:
+// where a later run is reverted before it gets there, nobody else brings it anything.
+func (d *decision) stranded(m *member) bool {
+	good := d.status.LastGood
+	return good != nil && m.pin != nil && !m.pin.Past && m.pin.Run > good.Run && unproven(m.pin) && !m.has(good.RolloutRevision)
 }
 
 // mends reports whether a revision may be what ends the state of a cluster: that failed at what it has, was never known

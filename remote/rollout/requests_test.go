@@ -17,6 +17,8 @@ import (
 func TestRequests(t *testing.T) {
 	soaked := []v1alpha1.RolloutWave{wave("canary", 1, 0), wave("rest", 2, 0)}
 	soaked[0].Soak = &metav1.Duration{Duration: time.Hour}
+	three := append(canaryAndRest(), wave("last", 1, 0))
+	three[2].Approval = v1alpha1.ApprovalRequired
 	tellAll(t, []tale{
 		{name: "abort and then revert", reason: "both stand in the annotations, and clusters go back", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
@@ -261,6 +263,62 @@ func TestRequests(t *testing.T) {
 			s.cluster("rest1").Rolling = ""
 			s.decide()
 			s.at(third, "canary1", "rest1", "rest2")
+		}},
+		{name: "failed at a run in between", reason: "nobody else brings it anything; who is ready at that keeps it", waves: canaryAndRest(), clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
+			s.spec.Waves[1].MaxFailures = intstr.FromInt32(0)
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.takes(false, "rest1")
+			s.takes(true, "rest2")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.commit(third)
+			s.decide()
+			s.takes(false, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.at(third, "canary1")
+			s.facts.Requests.Revert = third
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.at(first, "canary1", "rest1")
+			s.at(second, "rest2")
+			s.takes(true, "canary1", "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			s.at(second, "rest2")
+		}},
+		{name: "failed at a run in between, and cannot be reached", reason: "it goes back on its return, and is named until then", waves: three, clusters: []string{"canary1", "rest1", "rest2", "last1"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.takes(false, "rest1")
+			s.takes(true, "rest2")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("rest1", v1alpha1.ResultFailed)
+			s.lose("rest1")
+			s.commit(third)
+			s.decide()
+			s.takes(false, "canary1")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.at(first, "canary1", "last1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			if f := s.status.Failing; len(f) != 1 || f[0].Name != "rest1" || f[0].Reason != v1alpha1.ReasonUnreachable {
+				s.t.Fatalf("it names %+v", f)
+			}
+			s.find(false, "rest1")
+			s.decide()
+			s.at(first, "canary1", "last1", "rest1")
 		}},
 		{name: "a cluster cannot go back", reason: "a Kubernetes version goes back nowhere", waves: []v1alpha1.RolloutWave{wave("rest", 2, 0)}, clusters: []string{"rest1", "rest2"}, tell: func(s *story) {
 			s.spec.OnFailure = v1alpha1.FailureRevert

@@ -469,7 +469,7 @@ func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 		switch {
 		case m.changing() && !m.has(run.RolloutRevision) && !m.joins():
 			waits = true
-		case !m.has(run.RolloutRevision) || m.wave < 0 || d.lost(m) && d.cutOff(m, d.status.LastGood.RolloutRevision) || d.goal(m) == nil || m.refused(d.status.LastGood.RolloutRevision):
+		case !d.goesBack(m) || m.wave < 0 || d.lost(m) && d.cutOff(m, d.status.LastGood.RolloutRevision) || d.goal(m) == nil || m.refused(d.status.LastGood.RolloutRevision):
 		case d.rolls(m, d.status.LastGood.RolloutRevision):
 			// It gets the revision when a person lets it go on, after the run as well.
 			if left := d.until(run.Since.Time, run.Terms.Deadline.Duration); left > 0 {
