@@ -288,9 +288,6 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 			continue
 		}
 		w, p := waveOf(terms, c), after[c.name]
-		if !c.lost.IsZero() {
-			return fmt.Errorf("%s began and is lost", c.name)
-		}
 		if c.elsewhere {
 			return fmt.Errorf("%s began and is managed elsewhere", c.name)
 		}
@@ -311,6 +308,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 			c.pin != nil && (c.pin.Result != v1alpha1.ResultUpdating && f.ready[c.name] != c.pin.Revision || c.pin.Revision == p.Revision || f.overdue(c, run))
 		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
+		}
+		if !c.lost.IsZero() && !(c.local && (back || has)) {
+			return fmt.Errorf("%s began and is lost", c.name)
 		}
 		if run != nil && run.Phase == v1alpha1.RolloutProgressing && p.Revision != run.Revision &&
 			(c.pin != nil && c.pin.Revision == run.Revision || adopted && c.known && c.runs == run.Revision && c.takesPast()) {

@@ -66,8 +66,8 @@ type cluster struct {
 	// suspended: nothing is sent to it, as it is suspended, or its Cluster paused.
 	rolling, suspended, paused bool
 	skip                       string
-	// elsewhere: another tier manages it, and nothing is brought to it.
-	elsewhere bool
+	// elsewhere: another tier manages it, and nothing is brought to it. local: what is moved is applied in this tier.
+	elsewhere, local bool
 	// refused are revisions that it cannot get.
 	refused map[string]string
 	// bad are revisions that it does not get ready at, and refuses those that its release does
@@ -111,7 +111,7 @@ func (c *cluster) without(revision string) bool {
 
 func (c *cluster) facts() rollout.Cluster {
 	f := rollout.Cluster{Name: c.name, UID: types.UID("uid-" + c.name), Labels: map[string]string{"wave": c.wave}, Pin: c.pin.DeepCopy(), Known: c.known,
-		Unreachable: c.lost, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere, New: c.known && c.runs == "" && !c.untold, Unpinned: c.unpinned}
+		Unreachable: c.lost, Local: c.local, Healthy: c.well(), Skip: c.skip, Refused: maps.Clone(c.refused), Elsewhere: c.elsewhere, New: c.known && c.runs == "" && !c.untold, Unpinned: c.unpinned}
 	if c.runs != "" {
 		f.Has = &v1alpha1.RolloutRevision{Revision: c.runs}
 	}
@@ -201,7 +201,7 @@ func (f *fleet) terms() {
 // join adds a cluster, which has a revision perhaps.
 func (f *fleet) join() {
 	f.made++
-	c := &cluster{name: fmt.Sprintf("c%d", f.made), wave: strconv.Itoa(f.IntN(5)), known: true, bad: map[string]bool{}, refuses: map[string]bool{}}
+	c := &cluster{name: fmt.Sprintf("c%d", f.made), wave: strconv.Itoa(f.IntN(5)), known: true, local: f.made%3 == 0, bad: map[string]bool{}, refuses: map[string]bool{}}
 	if f.chance(60) {
 		c.runs = f.revision()
 		f.named[c.runs] = true
