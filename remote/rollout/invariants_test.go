@@ -54,7 +54,7 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 		if pin.Result == v1alpha1.ResultSucceeded {
 			f.ready[p.Cluster] = pin.Revision
 		} else if was := f.cluster(p.Cluster).pin; pin.Result == v1alpha1.ResultFailed || pin.Result == v1alpha1.ResultUnproven || pin.Reason == v1alpha1.ReasonProgressing ||
-			pin.Result == v1alpha1.ResultUnreachable && was != nil && was.Result == v1alpha1.ResultDegraded {
+			was != nil && (was.Revision != pin.Revision || pin.Result == v1alpha1.ResultUnreachable && was.Result == v1alpha1.ResultDegraded) {
 			delete(f.ready, p.Cluster)
 		}
 		f.named[pin.Revision] = true
@@ -460,10 +460,11 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			return fmt.Errorf("wave %d waits for an approval, and %d of %d clusters of the one before prove the revision", w, proven, of)
 		}
 	}
-	// When a cluster of the wave that the run is in was last seen not ready at the revision, other than one that joins.
+	// When a cluster of the wave that the run is in was last seen not ready at the revision, other than one that joins, or is
+	// given it without an answer.
 	for _, c := range f.clusters {
 		p := after[c.name]
-		if p != nil && (c.pin == nil || c.pin.Result == v1alpha1.ResultUpdating && c.pin.Had == nil) && (c.facts().New || c.runs == p.Revision) {
+		if c.local && !c.lost.IsZero() || p != nil && (c.pin == nil || c.pin.Result == v1alpha1.ResultUpdating && c.pin.Had == nil) && (c.facts().New || c.runs == p.Revision) {
 			continue
 		}
 		if p != nil && p.Revision == run.Revision && waveOf(terms, c) == int(run.Wave) && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) {

@@ -36,7 +36,7 @@ type fleet struct {
 	named map[string]bool
 	// unread: nobody knows at the moment whether there is a newer commit.
 	unread bool
-	// ready has at which revision a cluster was ready last, unless it failed at that since.
+	// ready has at which revision a cluster was ready last, unless it failed at that since, or was given another one.
 	ready map[string]string
 	// proofs are what another environment proved, the newest first, failure why they cannot be
 	// read, and refused the commits that are not on the branch.
