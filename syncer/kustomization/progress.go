@@ -287,8 +287,9 @@ func (p *progress) synced(run *run, recorded, final bool, sweep time.Time) {
 	if p.sweep.IsZero() {
 		p.sweep = sweep
 	}
-	if len(run.changed()) == 0 {
-		// What was touched was not drift: a controller did its work.
+	if len(run.changed()) == 0 && run.memo.Clean(run.name(), run.sync.Remembered) {
+		// What was touched was not drift: a controller did its work. Where something is not as it should be all
+		// the same, one look may lead to the next.
 		p.corrections = 0
 	}
 	if !run.sync.Pending {

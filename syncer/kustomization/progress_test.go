@@ -55,6 +55,35 @@ func TestCorrections(t *testing.T) {
 	}
 }
 
+// TestCorrectionsOfNothing: a look that changed nothing leaves the next correction quick, unless it left something
+// that is not as it should be: it may lead to the next look by itself, and would without a pause.
+func TestCorrectionsOfNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason     string
+		remembered int
+		want       time.Duration
+	}{
+		"Settled":   {"a controller did its work", 0, wake.TouchDelay},
+		"Unsettled": {"one of the objects is still touched", 1, 32 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, now := &progress{}, time.Unix(1000, 0)
+			var got time.Duration
+			for range 10 {
+				now = now.Add(time.Second)
+				got, _ = p.touched(entry("a"), true, now)
+				p.synced(&run{
+					Record: recordOf(shop(nil)), memo: &memo.Memo{}, rendering: &render.Rendering{},
+					sync: &apply.Result{Changes: ssa.NewChangeSet(), Remembered: tc.remembered},
+				}, true, false, time.Time{})
+			}
+			if got != tc.want {
+				t.Errorf("%s: the tenth look comes after %s, want %s", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 func TestSweepDue(t *testing.T) {
 	p := &progress{}
 	now := time.Unix(1000, 0)

@@ -665,6 +665,55 @@ func TestMemoGone(t *testing.T) {
 	}
 }
 
+// TestMemoGoing: an object that is being deleted is applied as long as it is declared, to no effect. Another
+// look comes to the same until it is gone, which is told once.
+func TestMemoGoing(t *testing.T) {
+	going := func(version string) *metav1.PartialObjectMetadata {
+		return metadataOf("u", version, 4, func(p *metav1.PartialObjectMetadata) {
+			p.DeletionTimestamp, p.Finalizers = &metav1.Time{}, []string{"x"}
+		})
+	}
+	gone := func(s *store) error { return s.Delete(going("12")) }
+	for name, tc := range map[string]struct {
+		reason string
+		// during happens while it is applied the second time, and after when that is over.
+		during, after func(*store) error
+		want          int
+	}{
+		"Held":     {"a finalizer holds it", nil, nil, 0},
+		"Status":   {"its controller tells how far it is", func(s *store) error { return s.update(going("12")) }, func(s *store) error { return s.update(going("13")) }, 0},
+		"Gone":     {"it is to be created again", nil, gone, 1},
+		"Before":   {"it went before the answer was there", gone, nil, 1},
+		"Unlisted": {"it went while the watch was interrupted", nil, func(s *store) error { return s.Replace(nil, "12") }, 1},
+		"Another":  {"somebody created it again", nil, func(s *store) error { return s.update(metadataOf("w", "13", 1, nil)) }, 1},
+		"Created":  {"somebody did before the answer was there", func(s *store) error { return s.update(metadataOf("w", "13", 1, nil)) }, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s, told := newMemo()
+			if err := s.update(going("11")); err != nil {
+				t.Fatal(err)
+			}
+			for _, during := range []func(*store) error{nil, tc.during} {
+				m.Begin(memoObject)
+				if during != nil {
+					if err := during(s); err != nil {
+						t.Fatal(err)
+					}
+				}
+				m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), going("11"))
+			}
+			if tc.after != nil {
+				if err := tc.after(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(*told) != tc.want || m.Clean(memoOwner, 1) {
+				t.Errorf("%s: told %v, want %d; clean: %t", tc.reason, *told, tc.want, m.Clean(memoOwner, 1))
+			}
+		})
+	}
+}
+
 func TestMemoWithoutWatch(t *testing.T) {
 	m, _, _ := newMemo()
 	other := schema.GroupKind{Kind: "ConfigMap"}

@@ -353,8 +353,13 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 	// Something may have happened to the object between the answer and now: the
 	// watch has shown a later version, or has come past this one and shows nothing.
 	switch {
-	case answer.Deleting, answer.Skip, answer.Foreign:
+	case answer.Deleting:
+		// A finalizer may hold it for long, and another look before it is gone comes to the same: the
+		// watch tells of that, unless it was there already.
 		v.dirty = true
+		touched = k.seen != "" && (known.live == nil || known.live.UID != v.uid) && newer(k.seen, v.version)
+	case answer.Skip, answer.Foreign:
+		v.dirty, touched = true, true
 	case known.live != nil:
 		// Controllers write status as soon as they see a change.
 		if newer(known.live.Version, v.version) {
@@ -363,10 +368,11 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 		}
 	default:
 		v.dirty = k.seen != "" && newer(k.seen, v.version)
+		touched = v.dirty
 	}
 	known.meanwhile = nil
 	r.own(o, known, v)
-	return touched || v.dirty, v.dirty
+	return touched, v.dirty
 }
 
 // own gives an object that has no owner to one. The lock is held.

@@ -57,9 +57,9 @@ func (r *records) showLocked(k *kind, p *metav1.PartialObjectMetadata, gone bool
 	case !newer(live.Version, v.version):
 		return nil // our own write, or one before it
 	case gone, v.differs(live, p):
-		// One change and what follows from it are one reason to look. That it is gone is another:
-		// whoever waits for that may not have looked since.
-		news := !v.dirty || gone && was != nil
+		// One change and what follows from it are one reason to look. That it is gone is another, or that
+		// another one is there: whoever waits for that may not have looked since.
+		news := !v.dirty || was != nil && (gone || was.UID != live.UID)
 		r.taint(v)
 		if !news {
 			return nil
