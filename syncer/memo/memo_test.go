@@ -333,6 +333,43 @@ func TestMemoRestored(t *testing.T) {
 	}
 }
 
+// TestMemoOpaque: versions of some API servers of others are no numbers. What was applied is clean as soon as
+// the watch shows it, and is touched by what changes it.
+func TestMemoOpaque(t *testing.T) {
+	m, s, told := newMemo()
+	shows := func(versions ...string) {
+		t.Helper()
+		for _, version := range versions {
+			if err := s.update(metadataOf("u", version, 3, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remember := func(version string) {
+		m.Begin(memoObject)
+		m.Remember(memoObject, memoOwner, digest.Short{1}, declared(), metadataOf("u", version, 3, nil))
+	}
+	if err := s.Replace(nil, "1200/5678"); err != nil {
+		t.Fatal(err)
+	}
+	remember("1234/")
+	if m.Clean(memoOwner, 1) || len(*told) != 1 {
+		t.Errorf("the watch may have come past what was created: told %v", *told)
+	}
+	shows("1234/")
+	remember("1234/")
+	shows("1234/")
+	if err := s.Replace([]any{metadataOf("u", "1234/", 3, nil)}, "1300/5700"); err != nil {
+		t.Fatal(err)
+	}
+	if !m.Clean(memoOwner, 1) || len(*told) != 1 {
+		t.Errorf("what is as it was applied is not clean; told %v", *told)
+	}
+	if err := s.update(metadataOf("u", "1310/", 4, nil)); err != nil || m.Clean(memoOwner, 1) || len(*told) != 2 {
+		t.Errorf("what somebody changed is clean; told %v, %v", *told, err)
+	}
+}
+
 // TestMemoRefused: a kind whose watch the API server refuses is not clean.
 func TestMemoRefused(t *testing.T) {
 	m, s, told := newMemo()

@@ -93,7 +93,7 @@ func (r *records) replace(k *kind, list []*metav1.PartialObjectMetadata, version
 	defer r.mu.Unlock()
 	// Versions that go back are those of a restored backup: what is remembered is
 	// of another history.
-	restored := k.seen != "" && version != "" && newer(k.seen, version)
+	restored := older(version, k.seen)
 	k.seen = version
 	var told []touch
 	listed := make(map[types.NamespacedName]bool, len(list))
@@ -143,9 +143,15 @@ func (r *records) taint(v *verified) {
 	}
 }
 
-// newer compares resource versions, which are ordered within a resource
-// (KEP-5504). What cannot be compared counts as newer.
+// newer compares resource versions, which are ordered within a resource (KEP-5504). What
+// cannot be compared, as those of some API servers of others, counts as newer unless it is the same.
 func newer(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
-	return err != nil || c > 0
+	return a != b && (err != nil || c > 0)
+}
+
+// older reports whether a version is one before another: what cannot be compared is not.
+func older(a, b string) bool {
+	c, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && c < 0
 }
