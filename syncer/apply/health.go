@@ -90,8 +90,13 @@ func (a *Applier) Health(ctx context.Context, entries []inventory.Entry, checker
 }
 
 func (a *Applier) healthOf(ctx context.Context, e inventory.Entry, checker *health.Checker) (health.Result, error) {
-	u := e.Object()
-	err := a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	var u *unstructured.Unstructured
+	// spec.healthChecks may name a version that is not served any more.
+	err := a.client.inServed(e, func(served *meta.RESTMapping) error {
+		u = e.Object()
+		u.SetGroupVersionKind(served.GroupVersionKind)
+		return a.client.Get(ctx, client.ObjectKeyFromObject(u), u)
+	})
 	switch {
 	case meta.IsNoMatchError(err):
 		return health.Missing(e, nil), nil

@@ -66,7 +66,12 @@ func (c *Cluster) served(e inventory.Entry) (*meta.RESTMapping, error) {
 // or, if it turns out that the API server does not serve that any more, the one that it
 // serves now. It returns a NoMatch error if the kind is not served.
 func (c *Cluster) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) error) error {
-	mapping, err := c.served(inventory.Entry{Group: gk.Group, Kind: gk.Kind})
+	return c.inServed(inventory.Entry{Group: gk.Group, Kind: gk.Kind}, read)
+}
+
+// inServed is InServed in the version of an entry, if that is served.
+func (c *Cluster) inServed(e inventory.Entry, read func(*meta.RESTMapping) error) error {
+	mapping, err := c.served(e)
 	if err != nil {
 		return err
 	}
@@ -74,7 +79,7 @@ func (c *Cluster) InServed(gk schema.GroupKind, read func(*meta.RESTMapping) err
 	if !apierrors.IsNotFound(err) || confirmsAbsence(err) {
 		return err
 	}
-	found, _, rerr := c.relocate(gk)
+	found, _, rerr := c.relocate(e.GroupKind())
 	switch {
 	case rerr != nil:
 		return rerr

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
@@ -42,11 +43,49 @@ func TestDroppedVersion(t *testing.T) {
 	if live := a.read(t.Context(), []inventory.Entry{e}, nil, &lookups{})[e]; live.State != inventory.Present {
 		t.Fatalf("before: %+v", live)
 	}
+	current := func(a *Applier) bool {
+		got, err := a.Health(t.Context(), []inventory.Entry{e}, nil)
+		return err == nil && got.Done()
+	}
+	stale := fresh(t, srv.URL)
+	if !current(stale) {
+		t.Fatal("it is not healthy before")
+	}
 	dropped.Store(true)
+	for name, reader := range map[string]*Applier{"stale mapper": stale, "fresh mapper": fresh(t, srv.URL)} {
+		if !current(reader) {
+			t.Errorf("%s: an object whose API version is no longer served is not healthy", name)
+		}
+	}
 	for name, reader := range map[string]*Applier{"stale mapper": a, "fresh mapper": fresh(t, srv.URL)} {
 		if live := reader.read(t.Context(), []inventory.Entry{e}, nil, &lookups{})[e]; live.State != inventory.Present {
 			t.Errorf("%s: an object whose API version is no longer served is %+v, want present", name, live)
 		}
+	}
+}
+
+// TestHealthOfVersions: spec.healthChecks of Flux says of which kind an object is, in a version that may not be
+// served, or not any more.
+func TestHealthOfVersions(t *testing.T) {
+	s := newServer()
+	a := s.applier(t)
+	s.put(anObject("HelmRelease", "a", nil), nil)
+	for name, tc := range map[string]struct {
+		reason, version, kind string
+		want                  status.Status
+	}{
+		"Served":  {"it is read as it is named", "v2", "HelmRelease", status.CurrentStatus},
+		"Dropped": {"the version that it was written for is gone", "v2beta1", "HelmRelease", status.CurrentStatus},
+		"Unnamed": {"no version is named", "", "HelmRelease", status.CurrentStatus},
+		"NoKind":  {"there is no such kind", "v2", "HelmRelaese", status.NotFoundStatus},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := inventory.Entry{Namespace: "x", Name: "a", Group: releaseGroup, Kind: tc.kind, Version: tc.version}
+			got, err := a.Health(t.Context(), []inventory.Entry{e}, nil)
+			if err != nil || got[0].Status != tc.want || got[0].Entry != e {
+				t.Errorf("%s: Health() = %+v, %v, want %s of %v", tc.reason, got, err, tc.want, e)
+			}
+		})
 	}
 }
 
