@@ -110,14 +110,17 @@ func (r *Reconciler) beforeHandOver(run *run, next time.Duration) time.Duration 
 }
 
 // cancel ends the wait for the health of what was applied when something else is asked
-// for now, and tells who asks.
+// for now, and tells who asks. A commit that changes no file of it asks for nothing else.
 func (r *Reconciler) cancel(_ context.Context, run *run) *end {
-	waited := run.known.cancel(inputsOf(run))
-	if waited == nil {
+	what, waited := inputsOf(run), run.known.awaits()
+	if waited != "" && waited != what.revision && run.known.sameFiles(run.snapshot) {
+		what.revision = waited
+	}
+	if !run.known.cancel(what) {
 		return nil
 	}
 	trigger := kustomizev1.KustomizationKind + "/" + run.name().String()
-	if waited.revision != run.snapshot.Revision {
+	if waited != what.revision {
 		key := sourceKey(run.Obj)
 		trigger = key.Kind + "/" + key.NamespacedName.String()
 	}
@@ -146,13 +149,12 @@ func saysWork(run *run) bool {
 	return is(meta.ReadyCondition, meta.ProgressingReason) && is(meta.HealthyCondition, meta.HealthCheckFailedReason)
 }
 
-// stillUnhealthy has Ready say again what came of the last wait.
+// stillUnhealthy has Ready say again what came of the last wait, and Reconciling what the next is for.
 func stillUnhealthy(run *run) {
-	if !saysWork(run) {
-		return
+	if saysWork(run) {
+		why := apimeta.FindStatusCondition(run.Obj.Status.Conditions, meta.HealthyCondition).Message
+		status.SetCondition(run.Obj, meta.ReadyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "health check failed: %s", why)
 	}
-	why := apimeta.FindStatusCondition(run.Obj.Status.Conditions, meta.HealthyCondition).Message
-	status.SetCondition(run.Obj, meta.ReadyCondition, metav1.ConditionFalse, meta.HealthCheckFailedReason, "health check failed: %s", why)
 	status.SetCondition(run.Obj, meta.ReconcilingCondition, metav1.ConditionTrue, meta.ProgressingWithRetryReason, "%s", checking(run))
 }
 

@@ -133,9 +133,12 @@ type healthWait struct {
 	began      bool
 	generation int64
 	pending    []inventory.Entry
-	// since is zero while nothing is waited for.
-	since  time.Time
-	inputs healthInputs
+	// since is zero while nothing is waited for, and inputs are what the time-out is measured for. It goes on for
+	// revision, of which the rendering has the same digest.
+	since    time.Time
+	inputs   healthInputs
+	revision string
+	digest   string
 	// failed is when the wait failed that began at before, zero unless the last one did; glanced
 	// is when what was pending then was looked at since, and due when it is the next time.
 	failed, before, glanced, due time.Time
@@ -263,6 +266,11 @@ func (p *progress) remembered() int {
 func (p *progress) digest() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.digestLocked()
+}
+
+// digestLocked is digest. p is locked.
+func (p *progress) digestLocked() string {
 	if p.rendered == nil {
 		return ""
 	}
@@ -551,7 +559,7 @@ func (p *progress) glance(run *run, now time.Time) (next time.Duration, ok bool)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.wait
-	if len(run.changed()) > 0 || w == nil || w.failed.IsZero() || w.inputs != inputsOf(run) {
+	if len(run.changed()) > 0 || w == nil || w.failed.IsZero() || !w.isFor(inputsOf(run), p.digestLocked()) {
 		return 0, false
 	}
 	if next = w.failed.Add(run.Obj.GetRetryInterval()).Sub(now); next <= 0 {
@@ -597,7 +605,7 @@ func (p *progress) await(run *run, now time.Time) (pending []inventory.Entry, si
 		w.pending = pending
 	}
 	w.began, w.generation, p.unsure = true, run.Obj.Generation, nil
-	return w.pending, w.begin(inputsOf(run), now)
+	return w.pending, w.begin(inputsOf(run), p.digestLocked(), now)
 }
 
 // awaitOnly returns since when objects are waited for that are looked at each time. The
@@ -608,15 +616,25 @@ func (p *progress) awaitOnly(run *run, now time.Time) time.Time {
 	if p.wait == nil || p.wait.began {
 		p.wait = &healthWait{}
 	}
-	return p.wait.begin(inputsOf(run), now)
+	return p.wait.begin(inputsOf(run), p.digestLocked(), now)
 }
 
-// begin begins to wait, unless that is under way for the same inputs, and returns since when.
-func (w *healthWait) begin(what healthInputs, now time.Time) time.Time {
-	if w.since.IsZero() || w.inputs != what {
+// begin begins to wait, unless that is under way for the same, and returns since when.
+func (w *healthWait) begin(what healthInputs, digest string, now time.Time) time.Time {
+	if w.since.IsZero() || !w.isFor(what, digest) {
 		w.since, w.inputs, w.failed = now, what, time.Time{}
 	}
+	w.revision, w.digest = what.revision, digest
 	return w.since
+}
+
+// isFor reports whether the time-out is measured for inputs. A revision that changes nothing of what is
+// rendered goes on with that of the one before: where commits come often there would be no end of it.
+func (w *healthWait) isFor(what healthInputs, digest string) bool {
+	if digest != "" && digest == w.digest {
+		what.revision = w.inputs.revision
+	}
+	return w.inputs == what
 }
 
 // healthy ends the wait: all objects are as they should be.
@@ -674,17 +692,29 @@ func (p *progress) glanced(pending []inventory.Entry) {
 	}
 }
 
-// cancel ends a wait that is not for these inputs, and returns those that it is for. It
-// is nil if there is none to end.
-func (p *progress) cancel(what healthInputs) *healthInputs {
+// awaits is the revision whose health is waited for; empty if none is.
+func (p *progress) awaits() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.wait == nil || p.wait.since.IsZero() || p.wait.inputs == what {
-		return nil
+	if p.wait == nil || p.wait.since.IsZero() {
+		return ""
+	}
+	return p.wait.revision
+}
+
+// cancel ends a wait that is not for these inputs, and reports whether there is one to end.
+func (p *progress) cancel(what healthInputs) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wait == nil || p.wait.since.IsZero() {
+		return false
+	}
+	now := p.wait.inputs
+	if now.revision = p.wait.revision; now == what {
+		return false
 	}
 	p.wait.since = time.Time{}
-	waited := p.wait.inputs
-	return &waited
+	return true
 }
 
 // waits for what is left.

@@ -1774,6 +1774,48 @@ func TestGlance(t *testing.T) {
 	s.expect(t, "the next try waits anew", look(kstatus.InProgressStatus, nil), want{says: "Unknown/Progressing", after: healthPoll, events: 3})
 }
 
+// TestHealthOfCommits: a commit that changes nothing of what is applied neither begins the time-out anew, which
+// would have no end where many are made, nor takes back that it is over. One that changes something does.
+func TestHealthOfCommits(t *testing.T) {
+	s := take(t, shop(func(k *kustomizev1.Kustomization) { k.Spec.Wait = true }))
+	s.Obj.Status.Inventory = refs([]inventory.Entry{entry("a")})
+	s.cluster.health = func([]inventory.Entry) (apply.Health, error) {
+		return apply.Health{{Entry: entry("a"), Status: kstatus.InProgressStatus}}, nil
+	}
+	const failed, waits = "False/HealthCheckFailed", "Unknown/Progressing"
+	for _, step := range []struct {
+		reason, revision, digest string
+		changed                  bool
+		after                    time.Duration
+		want                     want
+	}{
+		{"it is applied", "main@sha1:2", "x", true, 0, want{says: waits, after: healthPoll}},
+		{"a commit elsewhere", "main@sha1:3", "x", false, 3 * time.Minute, want{says: waits, after: healthPoll}},
+		{"it takes too long", "main@sha1:3", "x", false, 3 * time.Minute, want{says: failed, after: time.Minute, events: 1}},
+		{"another commit elsewhere", "main@sha1:4", "x", false, 10 * time.Second, want{says: failed, after: 50 * time.Second, events: 1}},
+		{"the next try", "main@sha1:4", "x", false, time.Minute, want{says: waits, after: healthPoll, events: 1}},
+		{"a commit elsewhere, which changes a variable", "main@sha1:5", "x", false, 4 * time.Minute, want{says: waits, after: healthPoll, events: 1}},
+		{"that is applied", "main@sha1:5", "y", false, 4 * time.Minute, want{says: waits, after: healthPoll, events: 1}},
+		{"a commit that changes what is applied", "main@sha1:6", "z", true, 4 * time.Minute, want{says: waits, after: healthPoll, events: 2}},
+		{"it takes too long as well", "main@sha1:6", "z", false, 6 * time.Minute, want{says: failed, after: time.Minute, events: 3}},
+	} {
+		s.now = s.now.Add(step.after)
+		s.run.snapshot = &source.Snapshot{Revision: step.revision}
+		if last := s.run.known.rendered; step.changed && last != nil {
+			s.run.known.invalidate() // its files are others
+		}
+		if end := s.cancel(t.Context(), s.run); end != nil {
+			t.Fatalf("%s: the step ended as %+v", step.reason, end)
+		}
+		s.run.known.rendered = &rendered{reads: &render.ReadSet{}, digest: step.digest}
+		s.expect(t, step.reason, s.Reconciler.health(t.Context(), s.run), step.want)
+		c := apimeta.FindStatusCondition(s.Obj.Status.Conditions, meta.ReconcilingCondition)
+		if c == nil || !strings.Contains(c.Message, step.revision) {
+			t.Errorf("%s: the condition Reconciling is %v", step.reason, c)
+		}
+	}
+}
+
 // TestGlanceRendered: so is what is never settled, as where something is kept for as long as a Cluster
 // lives: it is rendered and verified each time.
 func TestGlanceRendered(t *testing.T) {
@@ -1977,6 +2019,15 @@ func TestCancelStep(t *testing.T) {
 		"Revision": {"a commit came", true, func(run *run) { run.snapshot = &source.Snapshot{Revision: "main@sha1:3"} }, "GitRepository/apps/fleet"},
 		"Spec":     {"somebody changed the Kustomization", true, func(run *run) { run.Obj.Generation++ }, "Kustomization/apps/shop"},
 		"Request": {"somebody asked for a reconcile", true, func(run *run) {
+			run.Obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		}, "Kustomization/apps/shop"},
+		"Elsewhere": {"a commit changes none of its files", true, func(run *run) {
+			run.snapshot = &source.Snapshot{Revision: "main@sha1:3"}
+			run.known.rendered = &rendered{reads: &render.ReadSet{}}
+		}, ""},
+		"Asked": {"somebody asked for a reconcile after such a commit", true, func(run *run) {
+			run.snapshot = &source.Snapshot{Revision: "main@sha1:3"}
+			run.known.rendered = &rendered{reads: &render.ReadSet{}}
 			run.Obj.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
 		}, "Kustomization/apps/shop"},
 		"Same":    {"the next look is for the same", true, func(*run) {}, ""},
