@@ -63,8 +63,8 @@ func TestCorrectionsOfNothing(t *testing.T) {
 		remembered int
 		want       time.Duration
 	}{
-		"Settled":   {"a controller did its work", 0, wake.TouchDelay},
-		"Unsettled": {"one of the objects is still touched", 1, 32 * time.Second},
+		"Clean":   {"a controller did its work", 0, wake.TouchDelay},
+		"Touched": {"one of the objects is still touched", 1, 32 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, now := &progress{}, time.Unix(1000, 0)
