@@ -217,26 +217,35 @@ func TestApprovePushedElsewhere(t *testing.T) {
 // Another one is for it as it is now (read 850).
 func TestApprovePushedAgain(t *testing.T) {
 	beta := types.NamespacedName{Namespace: "fleet", Name: "beta"}
-	usual, ops := firstsync.NewRecord(v1alpha1.AgentNamespace), firstsync.SettledRecord("ops", "", time.Now())
-	usual.Data["fleet_beta"] = "approved" // as earlier versions advised, beside the record of the agent
-	firstsync.ManageElsewhere(ops, "pivot", beta)
-	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(usual, ops).Build()
 	cluster := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster"}}
 	cluster.SetNamespace(beta.Namespace)
 	cluster.SetName(beta.Name)
-	is := func(want inventory.Standing) {
-		t.Helper()
-		record, err := firstsync.Other{Reader: cl}.For(t.Context(), []*unstructured.Unstructured{cluster})
-		if err != nil || record == nil || record.Clusters[beta] != want {
-			t.Errorf("the record is %+v, %v, want %s", record, err, want)
+	for _, tt := range []struct {
+		reason string
+		usual  *corev1.ConfigMap
+		moved  inventory.Standing
+	}{
+		{"a person approved beside the record of the agent, as earlier versions advised", firstsync.NewRecord(v1alpha1.AgentNamespace), inventory.ManagedElsewhere},
+		{"the agent was in the usual namespace before (read 866)", firstsync.SettledRecord(v1alpha1.AgentNamespace, "", time.Now()), inventory.LastPaused},
+	} {
+		ops := firstsync.SettledRecord("ops", "", time.Now())
+		tt.usual.Data["fleet_beta"] = "approved"
+		firstsync.ManageElsewhere(ops, "pivot", beta)
+		cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tt.usual, ops).Build()
+		is := func(want inventory.Standing) {
+			t.Helper()
+			record, err := firstsync.Other{Reader: cl}.For(t.Context(), []*unstructured.Unstructured{cluster})
+			if err != nil || record == nil || record.Clusters[beta] != want {
+				t.Errorf("%s: the record is %+v, %v, want %s", tt.reason, record, err, want)
+			}
 		}
+		is(tt.moved)
+		streams, _, _, _ := genericiooptions.NewTestIOStreams()
+		if err := (&cli{streams: streams}).approvePushed(t.Context(), cl, "", []types.NamespacedName{beta}); err != nil {
+			t.Fatal(err)
+		}
+		is(inventory.Approved)
 	}
-	is(inventory.ManagedElsewhere)
-	streams, _, _, _ := genericiooptions.NewTestIOStreams()
-	if err := (&cli{streams: streams}).approvePushed(t.Context(), cl, "", []types.NamespacedName{beta}); err != nil {
-		t.Fatal(err)
-	}
-	is(inventory.Approved)
 }
 
 func TestApproveFirstSync(t *testing.T) {

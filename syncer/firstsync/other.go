@@ -88,7 +88,7 @@ func (o Other) record(ctx context.Context) (*inventory.FirstSync, error) {
 	// What it found itself counts as before.
 	for name, standing := range all.Clusters {
 		is := record.Clusters[name]
-		if strict(standing) == 0 || is != "" && (record.Settled || is != inventory.Approved) {
+		if strict(standing) == 0 || is != "" && is != inventory.Approved {
 			continue
 		}
 		if record.Settled {
