@@ -211,19 +211,23 @@ func (p *Posts) NeedLeaderElection() bool { return false }
 // Run sends events until the context ends, and then what is left, once and for
 // a short while.
 func (p *Posts) Run(ctx context.Context) {
-	for {
+	// A post that is under way when ctx ends has the short while, too: one that is cut off may
+	// have been taken, and would come twice.
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	context.AfterFunc(ctx, func() { time.AfterFunc(postFarewell, stop) })
+	for ctx.Err() == nil {
 		event, ok := p.next()
 		if ok {
-			p.deliver(ctx, event)
+			p.deliver(ctx, life, event)
 			continue
 		}
 		select {
 		case <-p.wake:
 		case <-ctx.Done():
-			p.farewell(context.WithoutCancel(ctx))
-			return
 		}
 	}
+	p.farewell(life)
 }
 
 // Start is Run, for a manager.
@@ -233,8 +237,6 @@ func (p *Posts) Start(ctx context.Context) error {
 }
 
 func (p *Posts) farewell(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, postFarewell)
-	defer cancel()
 	for ctx.Err() == nil {
 		event, ok := p.next()
 		if !ok {
@@ -276,14 +278,26 @@ func (p *Posts) next() (eventv1.Event, bool) {
 	return event, true
 }
 
-func (p *Posts) deliver(ctx context.Context, event eventv1.Event) {
+// putBack has an event wait again, before all others.
+func (p *Posts) putBack(event eventv1.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = append([]eventv1.Event{event}, p.waiting...)
+}
+
+// deliver sends an event, by several attempts if it must, each within life. When ctx ends before
+// it is sent, it waits again, for the farewell.
+func (p *Posts) deliver(ctx, life context.Context, event eventv1.Event) {
 	// A context that has ended lets nothing be tried.
-	result, last := "failed", context.Canceled
-	_ = wait.ExponentialBackoffWithContext(ctx, p.retries, func(ctx context.Context) (done bool, err error) {
-		var again bool
-		result, again, last = p.post(ctx, event)
+	result, again, last := "failed", true, context.Canceled
+	_ = wait.ExponentialBackoffWithContext(ctx, p.retries, func(context.Context) (done bool, err error) {
+		result, again, last = p.post(life, event)
 		return last == nil || !again, nil
 	})
+	if last != nil && again && ctx.Err() != nil {
+		p.putBack(event)
+		return
+	}
 	p.counts.WithLabelValues(result).Inc()
 	if last != nil {
 		p.log.Error(last, "cannot post event", "kind", event.InvolvedObject.Kind, "namespace", event.InvolvedObject.Namespace,

@@ -194,7 +194,7 @@ func TestPostsRetry(t *testing.T) {
 			if !ok {
 				t.Fatal("nothing waits")
 			}
-			e.Posts.deliver(t.Context(), event)
+			e.Posts.deliver(t.Context(), t.Context(), event)
 			if len(in.posts) != tt.want {
 				t.Errorf("%s: %d requests, want %d", tt.reason, len(in.posts), tt.want)
 			}
@@ -231,6 +231,31 @@ func TestPostsFarewell(t *testing.T) {
 	e.Posts.farewell(context.WithoutCancel(ctx))
 	if len(in.posts) != 1 || len(e.Posts.waiting) != 0 {
 		t.Errorf("%d events were sent at the end, %d wait", len(in.posts), len(e.Posts.waiting))
+	}
+}
+
+// TestPostsRunFarewell: what waits when the process is told to end is sent, with the event that is
+// being tried just then, in order.
+func TestPostsRunFarewell(t *testing.T) {
+	in := newInbox(t, http.StatusServiceUnavailable)
+	e, _ := newEvents(t, in.URL)
+	e.Posts.retries.Duration = time.Hour // it waits for the next attempt when the end comes
+	for _, message := range []string{"one", "two", "three"} {
+		e.Event(shopKustomization(), corev1.EventTypeWarning, "BuildFailed", message)
+	}
+	stop := runPosts(t, e.Posts)
+	<-in.posts
+	in.codes <- http.StatusOK
+	stop()
+	var got []string
+	for len(in.posts) > 0 {
+		got = append(got, (<-in.posts).Message)
+	}
+	if want := "[one two three]"; fmt.Sprint(got) != want {
+		t.Errorf("at the end %v were sent, want %s", got, want)
+	}
+	if posted, failed := testutil.ToFloat64(e.Posts.counts.WithLabelValues("posted")), testutil.ToFloat64(e.Posts.counts.WithLabelValues("failed")); posted != 3 || failed != 0 {
+		t.Errorf("%v are counted as posted, %v as failed", posted, failed)
 	}
 }
 
