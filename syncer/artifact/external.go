@@ -197,6 +197,8 @@ func (r *Reconciler) declare(ctx context.Context, obj *generatorv1.ArtifactGener
 	if err == nil && known.version == live.ResourceVersion && known.declared == declared(obj, o) && isOurs(obj, live) {
 		return live, nil
 	}
+	// Who lets go of the name after this look wakes the generator.
+	r.remember(obj, o.name, known)
 	// The cache may lag behind our last write, or another's.
 	live = &sourcev1.ExternalArtifact{}
 	err = r.Live.Get(ctx, key.NamespacedName, live)
@@ -273,6 +275,20 @@ func (r *Reconciler) remember(obj *generatorv1.ArtifactGenerator, name string, m
 		r.made[of] = map[string]made{}
 	}
 	r.made[of][name] = m
+}
+
+// claimants are the generators that made the ExternalArtifact of a name, or wanted to: a spec may
+// have a pattern that only its sources make names of.
+func (r *Reconciler) claimants(name types.NamespacedName) []types.NamespacedName {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var by []types.NamespacedName
+	for of, all := range r.made {
+		if _, ok := all[name.Name]; ok && of.Namespace == name.Namespace {
+			by = append(by, of)
+		}
+	}
+	return by
 }
 
 // asWritten reports whether an ExternalArtifact is as this process wrote it last.

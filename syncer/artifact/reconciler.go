@@ -79,7 +79,8 @@ type Reconciler struct {
 	store *status.Store[*generatorv1.ArtifactGenerator]
 
 	mu sync.Mutex
-	// made is what this process wrote of the artifacts of each generator.
+	// made is what this process wrote of the artifacts of each generator, empty for those that it
+	// wanted to write.
 	made map[types.NamespacedName]map[string]made
 }
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -393,6 +394,55 @@ func TestOthersArtifacts(t *testing.T) {
 	s.MayDelete = nil
 	if s.reconcile() != nil || s.external("renamed") != nil || s.external("out") == nil {
 		t.Error("the generator, or what it made, is left; or another's artifact is gone")
+	}
+}
+
+// TestNameMovesToPattern: a name that another generator lets go of is made by the one that makes
+// it of a pattern, at once.
+func TestNameMovesToPattern(t *testing.T) {
+	apps, all := generator("@a/apps/web/** @artifact/"), generator("@a/apps/{app}/** @artifact/")
+	for _, g := range []*generatorv1.ArtifactGenerator{apps, all} {
+		g.Spec.Sources = g.Spec.Sources[:1]
+	}
+	apps.Spec.OutputArtifacts[0].Name = "web"
+	all.Name, all.UID = "all", "uid-all"
+	all.Spec.PathPattern, all.Spec.OutputArtifacts[0].Name = "@a/apps/{app}", "{app}"
+	s := newStand(t, apps, all)
+	s.commit(map[string]string{"apps/web/a.yaml": "a"})
+	s.reconcile()
+	look := func() *generatorv1.ArtifactGenerator {
+		t.Helper()
+		if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(all)}); err != nil {
+			t.Fatal(err)
+		}
+		g := &generatorv1.ArtifactGenerator{}
+		if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(all), g); err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	if c := readyOf(t, look()); c.Reason != v1alpha1.ReasonNameTaken {
+		t.Fatalf("Ready is %+v", c)
+	}
+	before := s.external("web")
+	s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Name = "other" })
+	s.reconcile()
+	if s.external("web") != nil {
+		t.Fatal("the artifact is not let go")
+	}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	defer queue.ShutDown()
+	s.onArtifact(before, true, queue)
+	woken := map[string]bool{}
+	for queue.Len() > 0 {
+		request, _ := queue.Get()
+		woken[request.Name] = true
+	}
+	if !woken["all"] || !woken["g"] {
+		t.Errorf("woken are %v", woken)
+	}
+	if c := readyOf(t, look()); c.Status != metav1.ConditionTrue || s.external("web") == nil {
+		t.Errorf("Ready is %+v", c)
 	}
 }
 

@@ -31,22 +31,11 @@ const (
 	mostWaiting = 200
 )
 
-// nameIndex has the names of the ExternalArtifacts that a generator declares, as
-// namespace/name.
-const nameIndex = "cascade.artifact"
-
 // SetupWithManager registers the reconciler and its indexes.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrent int) error {
 	r.open()
 	err := wake.AddIndexes(ctx, mgr, &generatorv1.ArtifactGenerator{}, map[string]func(*generatorv1.ArtifactGenerator) []string{
 		wake.SourceIndex: sourceKeys,
-		nameIndex: func(g *generatorv1.ArtifactGenerator) []string {
-			var names []string
-			for _, o := range g.Spec.OutputArtifacts {
-				names = append(names, g.Namespace+"/"+o.Name)
-			}
-			return names
-		},
 	})
 	if err != nil {
 		return err
@@ -67,20 +56,20 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.Watches(o, r.index().UsersOf(find.KindOf(o)), builder.WithPredicates(r.Sources.News()))
 	}
 	b = b.Watches(&sourcev1.ExternalArtifact{}, handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue wake.Queue) {
-			r.onArtifact(ctx, e.Object, false, queue)
+		CreateFunc: func(_ context.Context, e event.CreateEvent, queue wake.Queue) {
+			r.onArtifact(e.Object, false, queue)
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue wake.Queue) {
-			r.onArtifact(ctx, e.ObjectNew, false, queue)
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue wake.Queue) {
+			r.onArtifact(e.ObjectNew, false, queue)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue wake.Queue) {
-			r.onArtifact(ctx, e.Object, true, queue)
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue wake.Queue) {
+			r.onArtifact(e.Object, true, queue)
 		},
 	})
 	return errors.Join(mgr.Add(lot), b.Complete(lot))
 }
 
-// index finds generators by what they are made of, and by what they make.
+// index finds generators by what they are made of.
 func (r *Reconciler) index() wake.Index {
 	return wake.Index{Client: r.Client, List: func() client.ObjectList { return &generatorv1.ArtifactGeneratorList{} }}
 }
@@ -95,19 +84,19 @@ func sourceKeys(g *generatorv1.ArtifactGenerator) []string {
 }
 
 // onArtifact wakes the generators of an ExternalArtifact that somebody else wrote or deleted:
-// the one that made it, and those that have its name.
-func (r *Reconciler) onArtifact(ctx context.Context, o client.Object, deleted bool, queue wake.Queue) {
+// the one that made it, and those that would have its name.
+func (r *Reconciler) onArtifact(o client.Object, deleted bool, queue wake.Queue) {
 	e, ok := o.(*sourcev1.ExternalArtifact)
 	if !ok {
 		return
 	}
-	requests := r.index().Requests(ctx, nameIndex, client.ObjectKeyFromObject(e).String())
-	if by, ok := generatorOf(e); ok {
-		requests = append(requests, reconcile.Request{NamespacedName: by})
+	by := r.claimants(client.ObjectKeyFromObject(e))
+	if maker, ok := generatorOf(e); ok {
+		by = append(by, maker)
 	}
-	for _, request := range requests {
-		if deleted || !r.asWritten(request.NamespacedName, e) {
-			queue.Add(request)
+	for _, name := range by {
+		if deleted || !r.asWritten(name, e) {
+			queue.Add(reconcile.Request{NamespacedName: name})
 		}
 	}
 }
