@@ -1439,6 +1439,12 @@ func artifactGenerator() Section {
 				Next:    "move one of them",
 			},
 			{
+				Reasons: []string{"RevisionNotFetched"},
+				Note:    " (condition `FetchFailed` of one that is disabled, and an event)",
+				Means:   "the agent began anew, and what the generator made cannot be made again: its sources have something else, or are not there, or its spec is another. Who refers to the artifacts that the message names stands still",
+				Next:    "enable the generator, which makes what its sources have now; or revert what changed",
+			},
+			{
 				Reasons: []string{"NameTaken"},
 				Means:   "there is an ExternalArtifact of that name which this generator did not make; it is neither written nor deleted",
 				Next:    "delete it, or name the artifact otherwise",

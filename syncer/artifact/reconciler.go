@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -158,8 +159,9 @@ func (r *Reconciler) interval(obj *generatorv1.ArtifactGenerator) ctrl.Result {
 func (r *Reconciler) generate(ctx context.Context, obj *generatorv1.ArtifactGenerator) (ctrl.Result, error) {
 	if obj.IsDisabled() {
 		r.recall(ctx, obj) // what was kept is what it made, whatever its sources and its spec have by now
-		return ctrl.Result{}, r.restore(ctx, obj)
+		return r.tellRestored(ctx, obj, r.restore(ctx, obj))
 	}
+	status.RemoveCondition(obj, sourcev1.FetchFailedCondition)
 	recipe, err := read(obj)
 	if err != nil {
 		return r.stalled(ctx, obj, generatorv1.ValidationFailedReason, err)
@@ -454,29 +456,104 @@ func (f *found) origin(alias string) string {
 	return f.snapshots[alias].Revision
 }
 
-// restore hands over what a disabled generator made before this process began, as far as its
-// sources still have it. Nothing is written.
-func (r *Reconciler) restore(ctx context.Context, obj *generatorv1.ArtifactGenerator) error {
-	missing := func() bool {
-		return slices.ContainsFunc(obj.Status.Inventory, func(ref generatorv1.ExternalArtifactReference) bool {
-			return r.Sources.Snapshots.Get(keyOf(ref.Namespace, ref.Name)) == nil
-		})
+// reasonRevisionNotFetched is that of suspended sources: who refers to what is made reads the
+// conditions of both.
+const reasonRevisionNotFetched = "RevisionNotFetched"
+
+// tellRestored has a disabled generator tell, by a condition, what it made that cannot be handed
+// over: who refers to that stands still. It stays ready. One that is not tells of a failure
+// already.
+func (r *Reconciler) tellRestored(ctx context.Context, obj *generatorv1.ArtifactGenerator, err error) (ctrl.Result, error) {
+	soon := ctrl.Result{RequeueAfter: r.Jitter(r.Rules.RequeueDependency)} // nothing wakes it when a source begins to fail
+	if errors.Is(err, find.ErrFetchedAgain) {
+		return soon, nil
 	}
-	if !missing() {
+	var lost *lostError
+	if err != nil && !errors.As(err, &lost) {
+		return ctrl.Result{}, err
+	}
+	if lost == nil || !apimeta.IsStatusConditionTrue(obj.Status.Conditions, meta.ReadyCondition) {
+		status.RemoveCondition(obj, sourcev1.FetchFailedCondition)
+		return ctrl.Result{}, nil
+	}
+	if !apimeta.IsStatusConditionTrue(obj.Status.Conditions, sourcev1.FetchFailedCondition) {
+		r.event(ctx, obj, corev1.EventTypeWarning, reasonRevisionNotFetched, "%s", lost)
+	}
+	status.SetCondition(obj, sourcev1.FetchFailedCondition, metav1.ConditionTrue, reasonRevisionNotFetched, "%s", lost)
+	if missing := (*missingError)(nil); errors.As(lost, &missing) && !missing.watched {
+		return soon, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// lostError says what a disabled generator made that this process does not have, and cannot make
+// again.
+type lostError struct {
+	names []string
+	why   error
+}
+
+func (e *lostError) Error() string {
+	names := e.names
+	if len(names) > mostTold {
+		names = append(slices.Clone(names[:mostTold]), fmt.Sprintf("and %d more", len(names)-mostTold))
+	}
+	return fmt.Sprintf("the generator is disabled, and cannot make again what it made: %s: %s; who refers to it stands still until it can, or is enabled", strings.Join(names, ", "), e.why)
+}
+
+func (e *lostError) Unwrap() error { return e.why }
+
+// lost is an error if a generator made what this process does not have.
+func (r *Reconciler) lost(ctx context.Context, obj *generatorv1.ArtifactGenerator, why error) error {
+	var names []string
+	for _, ref := range obj.Status.Inventory {
+		key := keyOf(obj.Namespace, ref.Name)
+		if r.Sources.Snapshots.Get(key) != nil {
+			continue
+		}
+		live := &sourcev1.ExternalArtifact{}
+		err := r.Client.Get(ctx, key.NamespacedName, live)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
+		}
+		if err == nil && live.Status.Artifact != nil && isOurs(obj, live) {
+			names = append(names, ref.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return &lostError{names: names, why: why}
+}
+
+// restore hands over what a disabled generator made before this process began, as far as its
+// sources still have it. Nothing is written. The error is a lostError if they do not have all
+// of it.
+func (r *Reconciler) restore(ctx context.Context, obj *generatorv1.ArtifactGenerator) error {
+	if r.lost(ctx, obj, nil) == nil {
 		return nil
 	}
 	recipe, err := read(obj)
-	if err != nil || r.access(obj, recipe) != nil || r.circle(ctx, obj, recipe) != nil {
-		return nil // it made nothing by this spec
+	if err == nil {
+		err = r.access(obj, recipe)
+	}
+	if err == nil {
+		err = r.circle(ctx, obj, recipe)
+	}
+	if err != nil {
+		return r.lost(ctx, obj, err) // it made nothing by this spec
 	}
 	f, err := r.find(ctx, recipe)
-	if missing := (*missingError)(nil); errors.Is(err, find.ErrFetchedAgain) || errors.As(err, &missing) {
-		return nil // its sources wake it
+	if missing := (*missingError)(nil); errors.As(err, &missing) {
+		return r.lost(ctx, obj, err)
 	}
 	if err != nil {
 		return err
 	}
 	composed, err := r.compose(ctx, recipe, f)
+	if isInvalid(err) || isBuild(err) {
+		return r.lost(ctx, obj, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -493,14 +570,17 @@ func (r *Reconciler) restore(ctx context.Context, obj *generatorv1.ArtifactGener
 			return fmt.Errorf("cannot read %s %s: %w", key.Kind, key.NamespacedName, err)
 		}
 		// A revision that the spec names is that of a source, and says nothing of what was copied of it.
-		if a := live.Status.Artifact; a == nil || a.Revision != o.snapshot.Revision || path.Base(a.Path) != o.snapshot.File || !isOurs(obj, live) {
-			log.FromContext(ctx).Info("the generator is disabled, and what it made is in its sources no more; who applies it waits until it is enabled",
-				"artifact", key.String())
-			continue
+		if a := live.Status.Artifact; a != nil && a.Revision == o.snapshot.Revision && path.Base(a.Path) == o.snapshot.File && isOurs(obj, live) {
+			r.Sources.Snapshots.Put(key, o.snapshot)
 		}
-		r.Sources.Snapshots.Put(key, o.snapshot)
 	}
-	return nil
+	if err := composed.worst(); err != nil && !isBuild(err) {
+		return err
+	}
+	if err := composed.failed(); err != nil {
+		return r.lost(ctx, obj, err)
+	}
+	return r.lost(ctx, obj, errors.New("by its spec and what its sources have now it would be another"))
 }
 
 // recall hands over what was kept of the artifacts that cannot be made now, if this process

@@ -575,7 +575,7 @@ func TestRequestWaits(t *testing.T) {
 }
 
 // TestDisabled: nothing is written, and after a restart what was made is found again if the
-// sources still have it.
+// sources still have it. If they do not, it says so.
 func TestDisabled(t *testing.T) {
 	g := generator("@a/app/** @artifact/")
 	g.Spec.Sources = g.Spec.Sources[:1]
@@ -592,19 +592,103 @@ func TestDisabled(t *testing.T) {
 	if made := s.reconcile(); made.Status.LastHandledReconcileAt != "now" {
 		t.Errorf("the request is not handled: %q", made.Status.LastHandledReconcileAt)
 	}
+	lost := func() *metav1.Condition {
+		t.Helper()
+		made := s.reconcile()
+		if c := readyOf(t, made); c.Status != metav1.ConditionTrue {
+			t.Errorf("Ready is %+v", c)
+		}
+		return find.NotRestored(made)
+	}
+	if c := lost(); c != nil {
+		t.Errorf("all that was made is there, and it tells %+v", c)
+	}
 	if s.applied+s.statuses != 0 || !slices.Equal(s.told, []string{"out"}) {
 		t.Errorf("%d applied, %d statuses, told of %v", s.applied, s.statuses, s.told)
 	}
 	revision := s.external("out").Status.Artifact.Revision
 	s.commit(map[string]string{"app/a.yaml": "changed"})
+	if c := lost(); c != nil {
+		t.Errorf("what was made is in use, and it tells %+v", c)
+	}
 	s.restart()
+	if c := lost(); c != nil {
+		t.Errorf("its source is not fetched yet, and it tells %+v", c)
+	}
 	s.fetch()
-	if s.reconcile(); len(s.told) != 0 || s.external("out").Status.Artifact.Revision != revision {
+	events := record.NewFakeRecorder(10)
+	s.Events = events
+	for range 2 {
+		if c := lost(); c == nil || c.Reason != "RevisionNotFetched" || !strings.Contains(c.Message, "made: out: ") {
+			t.Errorf("what it made is in its sources no more, and it tells %+v", c)
+		}
+	}
+	if len(events.Events) != 1 {
+		t.Errorf("%d events", len(events.Events))
+	}
+	if len(s.told) != 0 || s.external("out").Status.Artifact.Revision != revision {
 		t.Errorf("told of %v: a disabled generator makes something new", s.told)
 	}
+	s.commit(map[string]string{"app/a.yaml": "a"})
+	if c := lost(); c != nil || !slices.Equal(s.told, []string{"out"}) {
+		t.Errorf("the commit is reverted, told of %v, and it tells %+v", s.told, c)
+	}
+	s.commit(map[string]string{"app/a.yaml": "changed"})
+	s.restart()
+	s.fetch()
+	lost()
 	s.edit(func(g *generatorv1.ArtifactGenerator) { g.Annotations = nil })
-	if s.reconcile(); len(s.told) != 1 || s.external("out").Status.Artifact.Revision == revision {
-		t.Error("it is enabled, and makes nothing")
+	if c := lost(); c != nil || len(s.told) != 1 || s.external("out").Status.Artifact.Revision == revision {
+		t.Errorf("it is enabled, and makes nothing, or tells %+v", c)
+	}
+}
+
+// TestDisabledLost: why a disabled generator cannot make again what it made.
+func TestDisabledLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*stand)
+		want   string
+	}{
+		"Source": {"its source is gone", func(s *stand) {
+			s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.Sources[0].Name = "missing" })
+		}, "source 'GitRepository/x/missing' not found"},
+		"Files": {"its source has none of it", func(s *stand) {
+			s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/missing" })
+		}, "no such file or directory"},
+		"Name": {"its spec has another name by now", func(s *stand) {
+			s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Name = "other" })
+		}, "it would be another"},
+		"Spec": {"its spec is invalid by now", func(s *stand) {
+			s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@c/x" })
+		}, "spec.sources"},
+		"Deleted": {"nobody can refer to what is not there", func(s *stand) {
+			s.edit(func(g *generatorv1.ArtifactGenerator) { g.Spec.OutputArtifacts[0].Copy[0].From = "@a/missing" })
+			if err := s.client.Delete(s.t.Context(), s.external("out")); err != nil {
+				s.t.Fatal(err)
+			}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := generator("@a/app/** @artifact/")
+			g.Spec.Sources = g.Spec.Sources[:1]
+			s := newStand(t, g)
+			s.commit(map[string]string{"app/a.yaml": "a"})
+			s.reconcile()
+			s.edit(func(g *generatorv1.ArtifactGenerator) {
+				g.Annotations = map[string]string{generatorv1.ReconcileAnnotation: generatorv1.DisabledValue}
+			})
+			tc.change(s)
+			s.restart()
+			s.fetch()
+			got := ""
+			if c := find.NotRestored(s.reconcile()); c != nil {
+				got = c.Message
+			}
+			if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+				t.Errorf("%s: it tells %q, want %q", tc.reason, got, tc.want)
+			}
+		})
 	}
 }
 

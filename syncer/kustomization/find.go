@@ -71,9 +71,10 @@ const sourceGrace = 30 * time.Second
 // what was applied, as with Flux, and stays as it is. by makes the source, unless it is nil:
 // that fails, and the source stays ready. there: what it had before is there.
 func tellSource(obj *kustomizev1.Kustomization, key source.Key, o sourcev1.Source, by *generatorv1.ArtifactGenerator, there bool) {
-	why := find.Failing(o)
+	why, lost := find.Failing(o), "is suspended, and cannot be fetched again"
 	if why == nil && by != nil {
 		why, key = find.Failing(by), source.Key{Kind: generatorv1.ArtifactGeneratorKind, NamespacedName: client.ObjectKeyFromObject(by)}
+		lost = "is disabled, and cannot make again what it made"
 	}
 	if why == nil {
 		status.RemoveCondition(obj, v1alpha1.SourceFailingCondition)
@@ -81,7 +82,7 @@ func tellSource(obj *kustomizev1.Kustomization, key source.Key, o sourcev1.Sourc
 	}
 	lacks, means := "is not ready", "new revisions do not arrive"
 	if why.Type != meta.ReadyCondition {
-		lacks = "is suspended, and cannot be fetched again"
+		lacks = lost
 	}
 	if !there {
 		means = "this process has not fetched it yet, so that neither changes of the spec nor of objects are looked at"

@@ -353,6 +353,8 @@ func TestSourceFailingStep(t *testing.T) {
 	made.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.SucceededReason, LastTransitionTime: metav1.NewTime(noon)}}
 	generator := &generatorv1.ArtifactGenerator{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "parts"}}
 	generator.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: meta.BuildFailedReason, LastTransitionTime: metav1.NewTime(noon)}}
+	disabled := generator.DeepCopy()
+	disabled.Status.Conditions = gone.Status.Conditions
 	for name, tc := range map[string]struct {
 		reason   string
 		source   client.Object
@@ -366,6 +368,7 @@ func TestSourceFailingStep(t *testing.T) {
 		"Restart":   {"nothing is there since the restart", failing(git(true)), nil, false, true, "has not fetched it yet"},
 		"Suspended": {"it is ready, and what it had is gone since the restart", gone, nil, false, true, "is suspended, and cannot be fetched again since 20"},
 		"Generator": {"what is made of others stays ready when that fails", made, generator, true, true, "ArtifactGenerator/apps/parts is not ready"},
+		"Disabled":  {"what made it is ready, and cannot make it again since the restart", made, disabled, false, true, "ArtifactGenerator/apps/parts is disabled, and cannot make again what it made since 20"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := []client.Object{tc.source}
