@@ -280,6 +280,9 @@ func get(ctx context.Context, client *http.Client, u *url.URL, header http.Heade
 		return res, nil
 	}
 	res.Body.Close()
+	if err := source.Later(res, time.Now()); err != nil {
+		return nil, fmt.Errorf("cannot fetch %s: %w", shown(u), err)
+	}
 	return nil, &statusError{shown(u), fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode)), res.StatusCode}
 }
 

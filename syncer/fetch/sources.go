@@ -655,6 +655,9 @@ func (s *Sources) failed(ctx context.Context, before, obj sourceObject, fields s
 	case f.stalls, f.wait > 0:
 		return ctrl.Result{RequeueAfter: f.wait}, nil
 	}
+	if after := source.After(f.err); after > 0 {
+		return ctrl.Result{RequeueAfter: s.Jitter(after)}, nil
+	}
 	return ctrl.Result{}, fmt.Errorf("cannot fetch %s %s/%s: %w", fields.kind, obj.GetNamespace(), obj.GetName(), f.err)
 }
 

@@ -3,6 +3,8 @@ package image
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +140,37 @@ func TestScanEnds(t *testing.T) {
 				t.Errorf("%s: a digest may take %s, want %s", tt.reason, registry.within, tt.want)
 			}
 		})
+	}
+}
+
+// TestRetryAfter: a registry that limits requests is not asked before it said.
+func TestRetryAfter(t *testing.T) {
+	requests := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		w.Header().Set("Retry-After", "1200")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	scheme := runtime.NewScheme()
+	if err := imagev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	obj := &imagev1.ImageRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "app", UID: "u", Generation: 1}}
+	obj.Spec.Image, obj.Spec.Insecure, obj.Spec.Interval.Duration = strings.TrimPrefix(server.URL, "http://")+"/org/app", true, time.Minute
+	c, time0 := fake.NewClientBuilder().WithScheme(scheme).WithObjects(obj).WithStatusSubresource(obj).Build(), newClock()
+	r := &Repositories{
+		Shared: &Shared{
+			Client: c, Reader: c, Events: record.NewFakeRecorder(10), Metrics: metrics.New(prometheus.NewRegistry()), Now: time0.now,
+			Jitter: func(d time.Duration) time.Duration { return d },
+		},
+		Scans: NewScans(source.NewImages(t.TempDir(), 1<<20, time0.now), "", time0.now, prometheus.NewRegistry()),
+		Ways:  ways{source.ImageOrigin{URL: "oci://" + obj.Spec.Image, Insecure: true}},
+	}
+	r.open()
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(obj)})
+	if err != nil || result.RequeueAfter < 20*time.Minute || result.RequeueAfter > 25*time.Minute || requests != 1 {
+		t.Errorf("again after %s, %v, %d requests", result.RequeueAfter, err, requests)
 	}
 }
 

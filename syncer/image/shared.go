@@ -233,6 +233,9 @@ func (s *Shared) conclude(ctx context.Context, before, obj status.Object, f fiel
 	if out.failed.stalls {
 		return ctrl.Result{}, nil
 	}
+	if after := source.After(err); after > 0 {
+		return ctrl.Result{RequeueAfter: s.Jitter(after)}, nil
+	}
 	return ctrl.Result{}, fmt.Errorf("cannot reconcile %s %s/%s: %w", f.kind, obj.GetNamespace(), obj.GetName(), err)
 }
 

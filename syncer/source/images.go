@@ -180,7 +180,7 @@ func (i *Images) Resolve(ctx context.Context, origin ImageOrigin, ref ImageRefer
 		if head, err := r.puller.Head(ctx, at); err == nil {
 			digest = head.Digest
 		} else {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || After(err) > 0 {
 				return imageError(ReasonImagePullFailed, fmt.Sprintf("cannot find image %s", at), err)
 			}
 			// Some registries respond only to GET.

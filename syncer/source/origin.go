@@ -310,6 +310,9 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if res.StatusCode >= http.StatusBadRequest {
 		_ = res.Body.Close()
+		if err := Later(res, time.Now()); err != nil {
+			return nil, err // the library's error of some codes would not have the answer
+		}
 		res.Body, res.ContentLength = http.NoBody, 0
 		return res, nil
 	}

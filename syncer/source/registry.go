@@ -285,6 +285,10 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, worded{err}
 	}
+	if err := Later(res, time.Now()); err != nil {
+		_ = res.Body.Close()
+		return nil, err // the library's error has no header, and it would ask again at once
+	}
 	body := &boundedBody{ReadCloser: res.Body, left: maxAnswerBytes}
 	if tags != nil {
 		body.ReadCloser = tags.answer(req, res)
@@ -372,9 +376,12 @@ func said(err error) error {
 	var known *Error
 	var refused *transport.Error
 	var failed *url.Error
+	var busy *later
 	switch {
 	case errors.As(err, &known):
 		return known
+	case errors.As(err, &busy):
+		return busy
 	case errors.As(err, &refused):
 		words := fmt.Sprintf("the registry answered %d", refused.StatusCode)
 		if text := http.StatusText(refused.StatusCode); text != "" {
