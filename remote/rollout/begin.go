@@ -237,8 +237,12 @@ func (d *decision) unbuilt(r v1alpha1.RolloutRevision) bool {
 func (d *decision) start(m *member, to goal) {
 	// A new cluster that begins in a roll was not seen to be well without it.
 	accountable := m.Healthy && (m.pin != nil || m.Rolling == "") || m.blamed(to.RolloutRevision)
+	below, underway := m.Below, m.Underway
+	if m.has(to.RolloutRevision) && m.pin.Run == to.run {
+		below, underway = m.pin.Below, m.pin.Underway // what is ill by now may come of what it begins with again
+	}
 	m.set(v1alpha1.ChildRollout{
-		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: m.Below, Underway: m.Underway,
+		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: below, Underway: underway,
 		Past: m.has(to.RolloutRevision) && m.pin.Past, Brought: m.has(to.RolloutRevision) && m.pin.Brought,
 	})
 	d.soon(d.terms().Deadline.Duration)

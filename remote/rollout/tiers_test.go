@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // TestTierSoaks: what begins in a tier long after it was ready, as a commit of its own, does not come of what it was
@@ -95,4 +96,58 @@ func TestTierIllBefore(t *testing.T) {
 			}
 		}},
 	})
+}
+
+// TestTierBeginsAgain: what a revision made ill below a tier is no measure for that when the tier begins with it again in the same run.
+func TestTierBeginsAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		result v1alpha1.RolloutResult
+		tell   func(*story, *rollout.Cluster)
+	}{
+		"Paused": {"a person paused it to look", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			tier.Rolling = v1alpha1.ReasonPaused
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			tier.Rolling = ""
+		}},
+		"Lost": {"it could not be reached for longer than its deadline", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			tier.Unreachable = s.now
+			s.after(time.Hour)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUnreachable)
+			tier.Unreachable = time.Time{}
+			s.decide()
+		}},
+		"Retried": {"a person has it tried again, as if nothing were ill", v1alpha1.ResultUpdating, func(s *story, _ *rollout.Cluster) {
+			s.after(time.Hour)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.facts.Requests.Retry = "now"
+			s.decide()
+		}},
+		"Mended": {"what was ill is well again", v1alpha1.ResultSucceeded, func(s *story, tier *rollout.Cluster) {
+			tier.Rolling = v1alpha1.ReasonPaused
+			s.decide()
+			tier.Rolling, tier.Below = "", 1
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(t, canaryAndRest(), "canary1", "rest1")
+			tier := s.cluster("canary1")
+			tier.Below = 1
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			tier.Below, tier.Ready = 5, false
+			s.decide()
+			tc.tell(s, tier)
+			s.decide()
+			tier.Ready = tier.Below <= tier.Pin.Below
+			s.decide()
+			if s.result("canary1", tc.result); tier.Pin.Below != 1 {
+				t.Errorf("%s: canary1 has %+v", tc.reason, tier.Pin)
+			}
+		})
+	}
 }
