@@ -56,11 +56,12 @@ type Composition interface {
 	Awaited(revision string) bool
 	// Lacks reports whether a revision is known not to have a Cluster that the newest one has.
 	Lacks(cluster types.NamespacedName, revision string) bool
-	// Removes reports whether a revision is known not to have a Cluster that the newest one does not have either.
+// Removes reports whether a revision is known not to have a Cluster that the newest one does not have either.
 	Removes(cluster types.NamespacedName, revision string) bool
-	// Refusal is why what makes a Cluster does not take what was applied, which waiting does not
-	// mend; empty if nothing refuses it.
-	Refusal(ctx context.Context, cluster types.NamespacedName) string
+	// Held is why what makes a Cluster does not take what was applied, by its reason and as a clause for people:
+	// UnsupportedVersionStep, which waiting does not mend, Suspended, or ControlPlaneUnreadable, while it cannot begin with
+	// that; empty if it is none of these. since is when the last of the latter ended, zero if nobody saw that.
+	Held(ctx context.Context, cluster types.NamespacedName) (reason, why string, since time.Time)
 	// Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
 	// people; empty if it is.
 	Outstanding(ctx context.Context, cluster types.NamespacedName) string
@@ -72,6 +73,9 @@ type Composition interface {
 // askTimeout is for all that is asked of clusters for one decision. What was not answered by
 // then counts as outstanding, or as not refused: nobody waits for an API server that hangs.
 const askTimeout = 15 * time.Second
+
+// heldAgain is between two looks at what makes a Cluster and does not take what was applied: nothing tells when that ends.
+const heldAgain = 15 * time.Second
 
 // movedClusters finds what a Rollout of a Kustomization moves.
 func (r *Rollouts) movedClusters(_ context.Context, o *v1alpha1.Rollout, m *moved) error {
@@ -132,12 +136,24 @@ func (m *moved) ofComposition(ctx context.Context, child *v1alpha1.Child, pin *v
 	well := c.Healthy && c.Rolling == ""
 	// That it is well is of before the change until all who carry that out say otherwise. One
 	// that succeeded was asked then, and one that failed has to be well first.
-	if pin.Result != v1alpha1.ResultSucceeded && (well || pin.Result == v1alpha1.ResultUpdating) {
-		if why := m.composed.Refusal(ctx, clusterOf(child)); why != "" {
-			c.Refusal = &rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: why}
-			return
+	if pin.Result != v1alpha1.ResultSucceeded && (well || pin.Result == v1alpha1.ResultUpdating || pin.Reason == v1alpha1.ReasonSuspended) {
+		held, why, since := m.composed.Held(ctx, clusterOf(child))
+		if since.After(c.Reached) {
+			c.Reached = since
 		}
-		if well {
+		switch {
+		case held == v1alpha1.ReasonUnsupportedVersionStep:
+			c.Refusal = &rollout.Hold{Reason: held, Message: why}
+			return
+		case held == v1alpha1.ReasonSuspended && (pin.Result == v1alpha1.ResultUpdating || pin.Reason == held):
+			c.Withheld, m.again = why, heldAgain
+			return
+		case held == v1alpha1.ReasonSuspended && wasProven(pin):
+			// All of it was in effect.
+		case held == v1alpha1.ReasonControlPlaneUnreadable && pin.Result == v1alpha1.ResultUpdating:
+			c.Blocked, c.Outstanding, m.again = true, why, heldAgain
+			return
+		case well:
 			c.Outstanding = m.composed.Outstanding(ctx, clusterOf(child))
 		}
 	}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -22,10 +23,13 @@ type applied struct {
 	Composition
 	revision    string
 	outstanding string
-	refusal     string
-	refused     error
-	unpinned    bool
-	complete    bool
+	// held is why what makes them does not take what was applied, with its reason, and begun since when it does again.
+	held  rollout.Hold
+	begun time.Time
+	// refused is why they cannot be declared as the second revision has it.
+	refused  error
+	unpinned bool
+	complete bool
 	// lacking are revisions that do not have the Clusters, as the newest one has.
 	lacking []string
 	// removing are revisions that do not have the Clusters, nor has the newest one.
@@ -73,7 +77,9 @@ func (a applied) Untold(types.NamespacedName) bool { return a.complete }
 func (a applied) Applied(types.NamespacedName) string                      { return a.revision }
 func (a applied) Unpinned(types.NamespacedName) bool                       { return a.unpinned }
 func (a applied) Outstanding(context.Context, types.NamespacedName) string { return a.outstanding }
-func (a applied) Refusal(context.Context, types.NamespacedName) string     { return a.refusal }
+func (a applied) Held(context.Context, types.NamespacedName) (reason, why string, since time.Time) {
+	return a.held.Reason, a.held.Message, a.begun
+}
 func (a applied) Refused(_ context.Context, _ types.NamespacedName, revision string) error {
 	if revision == "main@sha1:2" {
 		return a.refused
@@ -245,6 +251,7 @@ func TestBlockedCluster(t *testing.T) {
 		"Goes":    {"it is about to be applied", applied{revision: "main@sha1:1"}, false, ""},
 		"Unread":  {"its control plane cannot be read, so that nothing of it is sent", applied{revision: "main@sha1:1", unread: "the webhook is down"}, true, "the webhook is down"},
 		"Given":   {"a part of it was sent before that", applied{revision: "main@sha1:1", unread: "the webhook is down", reached: "main@sha1:2"}, false, ""},
+		"Unbegun": {"its release cannot begin", applied{revision: "main@sha1:2", held: rollout.Hold{Reason: v1alpha1.ReasonControlPlaneUnreadable, Message: "the webhook is down"}}, true, "the webhook is down"},
 		"Awaited": {"nobody can fetch it, as the agent began anew", applied{revision: "main@sha1:1", awaited: []string{"main@sha1:2"}}, true, "revision main@sha1:2 of GitRepository fleet has not been fetched yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -254,6 +261,69 @@ func TestBlockedCluster(t *testing.T) {
 			c := m.cluster(o, child, pin)
 			if m.ofComposition(t.Context(), child, pin, &c); c.Blocked != tc.blocked || c.Outstanding != tc.outstanding {
 				t.Errorf("%s: %+v", tc.reason, c)
+			}
+			if (m.again > 0) != (tc.composed.held.Reason != "") {
+				t.Errorf("%s: it is looked at again after %s", tc.reason, m.again)
+			}
+		})
+	}
+}
+
+// TestReachedCluster: the deadline of a Cluster whose release could not begin counts from when it did.
+func TestReachedCluster(t *testing.T) {
+	child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "a"}}}
+	pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: v1alpha1.ResultUpdating}
+	composed, begun := time.Unix(1_700_000_000, 0), time.Unix(1_700_001_000, 0)
+	o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+	m := &moved{spec: &o.Spec, composed: applied{revision: "main@sha1:2", reached: "main@sha1:2", since: composed, begun: begun}}
+	c := m.cluster(o, child, pin)
+	if m.ofComposition(t.Context(), child, pin, &c); !c.Reached.Equal(begun) || c.Blocked {
+		t.Errorf("it is reached since %s, want %s: %+v", c.Reached, begun, c)
+	}
+}
+
+// TestWithheldCluster: a Cluster waits with what its HelmRelease was given while a person has that suspended, as one that is paused.
+func TestWithheldCluster(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		result    v1alpha1.RolloutResult
+		said      string
+		applied   string
+		condition string
+		paused    bool
+		rolling   string
+		withheld  bool
+		ready     bool
+	}{
+		"Given":     {reason: "nothing of it is released", result: v1alpha1.ResultUpdating, rolling: v1alpha1.ReasonSuspended, withheld: true},
+		"PutOff":    {reason: "it waits until that is resumed", result: v1alpha1.ResultDeferred, said: v1alpha1.ReasonSuspended, rolling: v1alpha1.ReasonSuspended, withheld: true},
+		"Scales":    {reason: "that it scales comes of nothing that it was given", result: v1alpha1.ResultUpdating, condition: "ScalingUp", rolling: v1alpha1.ReasonSuspended, withheld: true},
+		"Paused":    {reason: "nobody acts on anything else either", result: v1alpha1.ResultUpdating, paused: true, rolling: v1alpha1.ReasonPaused},
+		"Unapplied": {reason: "its HelmRelease was not given the revision yet", result: v1alpha1.ResultUpdating, applied: "main@sha1:1"},
+		"Proven":    {reason: "it was in effect before it was suspended", result: v1alpha1.ResultDegraded, ready: true},
+		"Failed":    {reason: "it did before that", result: v1alpha1.ResultFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := &v1alpha1.Child{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "a"}}}
+			child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
+			cluster := &unstructured.Unstructured{Object: map[string]any{
+				"spec":   map[string]any{"paused": tc.paused},
+				"status": map[string]any{"conditions": []any{map[string]any{"type": tc.condition, "status": "True"}}},
+			}}
+			cluster.SetAPIVersion("cluster.x-k8s.io/v1beta2")
+			cluster.SetKind("Cluster")
+			cluster.SetNamespace("fleet")
+			cluster.SetName("a")
+			pin := &v1alpha1.ChildRollout{Name: "waves", RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:2"}, Result: tc.result, Reason: tc.said}
+			o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "waves"}}
+			r := &Rollouts{Clusters: clusters.Fixed(cluster), Now: time.Now}
+			suspended := "HelmRelease fleet/a is suspended"
+			m := &moved{spec: &o.Spec, composed: applied{revision: cmp.Or(tc.applied, "main@sha1:2"), outstanding: suspended, held: rollout.Hold{Reason: v1alpha1.ReasonSuspended, Message: suspended}}}
+			if c := r.cluster(t.Context(), o, m, child, pin); c.Rolling != tc.rolling || (c.Withheld != "") != tc.withheld || c.Ready != tc.ready || c.Blocked || c.Refusal != nil {
+				t.Errorf("%s: %+v", tc.reason, c)
+			}
+			if tc.withheld && m.again == 0 {
+				t.Errorf("%s: nobody looks again", tc.reason)
 			}
 		})
 	}
@@ -278,7 +348,7 @@ func TestOutstandingCluster(t *testing.T) {
 		"Unapplied":   {"a part of it cannot be applied, which is told", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", unapplied: "not all of it"}, false, "not all of it", ""},
 		"Failed":      {"one that failed may come round", v1alpha1.ResultFailed, applied{revision: "main@sha1:2", outstanding: "not yet"}, false, "not yet", ""},
 		"Succeeded":   {"it was asked before it succeeded", v1alpha1.ResultSucceeded, applied{revision: "main@sha1:2", outstanding: "not yet"}, true, "", ""},
-		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", refusal: "no"}, false, "", "no"},
+		"Refused":     {"its release does not take it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:2", held: rollout.Hold{Reason: v1alpha1.ReasonUnsupportedVersionStep, Message: "no"}}, false, "", "no"},
 		"Held":        {"its Kustomization does not apply it", v1alpha1.ResultUpdating, applied{revision: "main@sha1:1", refused: errors.New("no")}, false, "", "no"},
 		"HeldAll":     {"nor that of a Cluster of which nothing is known to be applied", v1alpha1.ResultUpdating, applied{refused: errors.New("no")}, false, "", "no"},
 		"Untold":      {"the agent began anew, and something else of the Kustomization cannot be applied", v1alpha1.ResultSucceeded, applied{outstanding: "not yet"}, true, "", ""},

@@ -130,7 +130,13 @@ func (r *Rollouts) cluster(ctx context.Context, o *v1alpha1.Rollout, m *moved, c
 			}
 		}
 		m.ofComposition(ctx, child, counts, &c)
-		c.Rolling = rolling
+		switch c.Rolling = rolling; {
+		case c.Withheld == "":
+		case rolling == "", rolling == v1alpha1.ReasonRollingOut:
+			c.Rolling = v1alpha1.ReasonSuspended // nothing of what it was given is released
+		default:
+			c.Withheld = ""
+		}
 		c.Ready = c.Ready && asWell(o, pin, c.Below)
 		return c
 	}

@@ -275,6 +275,11 @@ func helmRelease() Section {
 				Next:    "commit the version that the message names first",
 			},
 			{
+				Reasons: []string{"ControlPlaneUnreadable"},
+				Means:   "a Rollout moves the Cluster that the release makes, and its control plane cannot be read, as while its provider is down, so that nobody knows which version of Kubernetes it may have; the release stays as it is",
+				Next:    "mend the provider of the kind that the message names; it is tried again",
+			},
+			{
 				Reasons: []string{"CreateHeld"},
 				Means:   "Clusters that do not exist here are not created, and the release is not made, because they may run already, or were moved away",
 				Next:    "restore the saved state, or `cascade approve create`; see [rebuild.md](rebuild.md)",

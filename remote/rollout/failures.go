@@ -57,7 +57,10 @@ func (d *decision) away(run *v1alpha1.RolloutRun, m *member) string {
 		return ""
 	case inHand(m.Rolling) && m.putOff():
 		passes := ", and is passed over at " + at(counted(run, m.pin.Since.Time).Add(run.Terms.Deadline.Duration))
-		if m.Rolling == v1alpha1.ReasonPaused {
+		switch {
+		case m.Withheld != "":
+			return m.Withheld + passes
+		case m.Rolling == v1alpha1.ReasonPaused:
 			return "its Cluster is paused" + passes
 		}
 		return "it is suspended" + passes + ": cascade resume child " + m.Name

@@ -41,6 +41,9 @@ type Cluster struct {
 	Busy string
 	// Rolling is why the cluster is left alone: it changes by itself, or a person paused or suspended it; empty if it is not.
 	Rolling string
+	// Withheld is why it is left alone where that is because a person suspended what makes it, as a clause for people: what it
+	// was given waits there, and another revision may take the place of that. Empty otherwise.
+	Withheld string
 	// Outstanding is why the revision of its pin is not in effect yet in a cluster that is healthy
 	// otherwise, as a clause for people; empty if nothing is known to be missing. Nothing
 	// tells when that changes, unless it is Blocked.

@@ -157,3 +157,55 @@ func suspended(t *testing.T, reason, says string) {
 		}},
 	})
 }
+
+// TestWithheld: a cluster of which that is suspended that makes it is put off with what it was given, and takes another revision
+// meanwhile: it would go on with the former when that is resumed.
+func TestWithheld(t *testing.T) {
+	two := []v1alpha1.RolloutWave{wave("canary", 2, 0), wave("rest", 1, 0)}
+	suspend := func(s *story) {
+		c := s.cluster("canary1")
+		c.Has, c.Rolling, c.Withheld = &c.Pin.RolloutRevision, v1alpha1.ReasonSuspended, "HelmRelease fleet/canary1 is suspended"
+		s.decide()
+		s.result("canary1", v1alpha1.ResultDeferred)
+	}
+	resume := func(s *story) { s.cluster("canary1").Rolling, s.cluster("canary1").Withheld = "", "" }
+	tellAll(t, []tale{
+		{name: "goes on", reason: "it is waited for, passed over, and has a deadline once that is resumed", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary2")
+			suspend(s)
+			s.says(v1alpha1.ReasonProgressing, "cluster canary1 is waited for: HelmRelease fleet/canary1 is suspended, and is passed over at 2023-11-15 22:23:20 UTC")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.at(second, "canary1", "canary2", "rest1")
+			s.result("canary1", v1alpha1.ResultDeferred)
+			resume(s)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "is mended", reason: "it gets what mends it before it goes on", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			suspend(s)
+			s.takes(false, "canary2")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.commit(third)
+			s.decide()
+			s.at(third, "canary1", "canary2")
+		}},
+		{name: "goes back", reason: "what is taken back is taken from it as from others", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			suspend(s)
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.at(first, "canary1", "canary2", "rest1")
+		}},
+	})
+}

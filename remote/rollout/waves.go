@@ -116,10 +116,10 @@ func (m *member) refused(r v1alpha1.RolloutRevision) bool {
 // failed at what it has, was never known to be ready at it, or has what is taken back, may roll for
 // that alone, and never end: it gets what ends it. So does one that is new: its nodes may wait for
 // what the revision brings, such as their network. To try again what it has changes nothing there. One that a person paused
-// or suspended, or that is being deleted, is left alone in any case.
+// or suspended, or that is being deleted, is left alone in any case, unless what it has is withheld: it would go on with that.
 func (d *decision) rolls(m *member, to v1alpha1.RolloutRevision) bool {
 	switch {
-	case m.Rolling == "", m.has(to) && !(m.suspended() && inHand(m.Rolling)):
+	case m.Rolling == "", m.has(to) && !(m.suspended() && inHand(m.Rolling)), m.Withheld != "" && !m.has(to):
 		return false
 	case m.Rolling != v1alpha1.ReasonRollingOut:
 		return true

@@ -91,9 +91,10 @@ type running struct {
 // outstanding is what a cluster waited for, or why it would wait in vain. look says of what
 // that was found, at when.
 type outstanding struct {
-	why     string
-	refused bool
-	at      time.Time
+	why string
+	// held is the reason where a release does not take what was applied for no fault of that, or refuses it.
+	held string
+	at   time.Time
 }
 
 // look is at the releases that make a cluster, or at the cluster itself.
@@ -386,6 +387,7 @@ func (r *Reconciler) noteComposition(run *run, complete bool) {
 		}
 	}
 	maps.DeleteFunc(next.applied, func(cluster types.NamespacedName, _ string) bool { return !next.declares[cluster] })
+	maps.DeleteFunc(run.known.withheld, func(cluster types.NamespacedName, _ time.Time) bool { return !next.declares[cluster] })
 	maps.DeleteFunc(run.known.running, func(of asked, _ running) bool { return next.versions[of.revision] == nil })
 	run.known.outstanding = nil // something was applied since
 	run.known.composition = &next

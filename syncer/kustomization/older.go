@@ -227,5 +227,5 @@ func (p *progress) judgedVersions(judged map[types.NamespacedName]string) {
 func (p *progress) ungoverned() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.composition, p.older, p.versions, p.running, p.outstanding, p.idle = nil, nil, nil, nil, nil, ""
+	p.composition, p.older, p.versions, p.running, p.outstanding, p.withheld, p.idle = nil, nil, nil, nil, nil, nil, ""
 }

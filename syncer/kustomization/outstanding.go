@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -22,14 +23,30 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/compose"
 )
 
-// Refusal is why a release that makes a Cluster does not take the step of Kubernetes' version
-// that it was given, which waiting does not mend; empty if none refuses it. It asks the API
-// server: what this process has seen may be from before it applied.
-func (c *Composition) Refusal(ctx context.Context, cluster types.NamespacedName) string {
-	if is := c.releases(ctx, cluster); is.refused {
-		return is.why
+// Held is why a release that makes a Cluster does not take what it was given, by its reason and as a clause for people:
+// it refuses the step of Kubernetes' version, which waiting does not mend, a person suspended it, or it cannot begin while
+// the control plane cannot be read; empty if it is none of these. since is when the last one ended that this
+// process saw. It asks the API server: what this process has seen may be from before it applied.
+func (c *Composition) Held(ctx context.Context, cluster types.NamespacedName) (reason, why string, since time.Time) {
+	is := c.releases(ctx, cluster)
+	c.progress.mu.Lock()
+	defer c.progress.mu.Unlock()
+	since, was := c.progress.withheld[cluster]
+	switch {
+	case is.held == "":
+		is.why = ""
+		if was && since.IsZero() {
+			since = c.reconciler.Now()
+			c.progress.withheld[cluster] = since
+		}
+	case is.held == v1alpha1.ReasonControlPlaneUnreadable:
+		if c.progress.withheld == nil {
+			c.progress.withheld = map[types.NamespacedName]time.Time{}
+		}
+		since = time.Time{}
+		c.progress.withheld[cluster] = since
 	}
-	return ""
+	return is.held, is.why, since
 }
 
 // Outstanding is why what was applied of a Cluster is not in effect yet, as a clause for
@@ -146,15 +163,23 @@ func ofRelease(h *helmv2.HelmRelease, tells bool) outstanding {
 	ready := apimeta.FindStatusCondition(h.Status.Conditions, meta.ReadyCondition)
 	// Flux's own controller notes nothing: then its generation alone tells.
 	noted, isNoted := h.Annotations[v1alpha1.ReleasedRevisionAnnotation]
-	refused := ready != nil && ready.Reason == v1alpha1.ReasonUnsupportedVersionStep && ready.ObservedGeneration == h.Generation
+	held := ""
+	if ready != nil && ready.Status == metav1.ConditionFalse && ready.ObservedGeneration == h.Generation {
+		held = ready.Reason
+	}
+	marked := h.Annotations[v1alpha1.RolloutRevisionAnnotation]
+	// A release that failed was begun.
+	begun := noted == marked || h.Status.InstallFailures+h.Status.UpgradeFailures > 0
 	switch {
 	case h.Spec.Suspend:
-		return outstanding{why: name + " is suspended"}
-	case refused && tells:
-		return outstanding{why: ready.Message, refused: true}
-	case refused:
-		return outstanding{why: name + " refuses the step of Kubernetes' version", refused: true}
-	case h.Status.ObservedGeneration != h.Generation, ready == nil, isNoted && noted != h.Annotations[v1alpha1.RolloutRevisionAnnotation]:
+		return outstanding{why: name + " is suspended", held: v1alpha1.ReasonSuspended}
+	case held == v1alpha1.ReasonUnsupportedVersionStep && tells, held == v1alpha1.ReasonControlPlaneUnreadable && tells && !begun:
+		return outstanding{why: ready.Message, held: held}
+	case held == v1alpha1.ReasonUnsupportedVersionStep:
+		return outstanding{why: name + " refuses the step of Kubernetes' version", held: held}
+	case held == v1alpha1.ReasonControlPlaneUnreadable && !begun:
+		return outstanding{why: name + " waits until the control plane can be read", held: held}
+	case h.Status.ObservedGeneration != h.Generation, ready == nil, isNoted && noted != marked:
 		return outstanding{why: name + " was not released since it was changed"}
 	case ready.Status == metav1.ConditionTrue:
 		return outstanding{}

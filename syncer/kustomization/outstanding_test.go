@@ -35,12 +35,21 @@ func TestOutstanding(t *testing.T) {
 		}
 		return h
 	}
+	unread := func(change func(*helmv2.HelmRelease)) *helmv2.HelmRelease {
+		return released(func(h *helmv2.HelmRelease) {
+			h.Annotations = map[string]string{v1alpha1.RolloutRevisionAnnotation: r2, v1alpha1.ReleasedRevisionAnnotation: "main@sha1:1"}
+			h.Status.Conditions[0].Status, h.Status.Conditions[0].Reason, h.Status.Conditions[0].Message = metav1.ConditionFalse, v1alpha1.ReasonControlPlaneUnreadable, "the webhook is down"
+			if change != nil {
+				change(h)
+			}
+		})
+	}
 	release := "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {namespace: apps, name: made}\nspec: {chart: {spec: {chart: c, sourceRef: {kind: GitRepository, name: base}}}}\n"
 	for name, tc := range map[string]struct {
 		reason  string
 		release *helmv2.HelmRelease
 		want    string
-		refused bool
+		held    string
 	}{
 		"Released": {reason: "the release is done, and nobody has made its Cluster", release: released(nil), want: "there is no Cluster apps/made yet"},
 		"Unseen":   {reason: "it was not released since", release: released(func(h *helmv2.HelmRelease) { h.Status.ObservedGeneration = 1 }), want: "HelmRelease apps/made was not released since it was changed"},
@@ -53,11 +62,14 @@ func TestOutstanding(t *testing.T) {
 		"Failed": {reason: "the upgrade failed", release: released(func(h *helmv2.HelmRelease) {
 			h.Status.Conditions[0].Status, h.Status.Conditions[0].Message = metav1.ConditionFalse, "no"
 		}), want: "HelmRelease apps/made is not ready: no"},
-		"Suspended": {reason: "nobody will release it", release: released(func(h *helmv2.HelmRelease) { h.Spec.Suspend = true }), want: "HelmRelease apps/made is suspended"},
+		"Suspended": {reason: "nobody will release it", release: released(func(h *helmv2.HelmRelease) { h.Spec.Suspend = true }), want: "HelmRelease apps/made is suspended", held: v1alpha1.ReasonSuspended},
 		"Refused": {reason: "the step is refused", release: released(func(h *helmv2.HelmRelease) {
 			h.Status.ObservedGeneration = 1
 			h.Status.Conditions[0].Status, h.Status.Conditions[0].Reason, h.Status.Conditions[0].Message = metav1.ConditionFalse, v1alpha1.ReasonUnsupportedVersionStep, "go to 1.37 first"
-		}), want: "go to 1.37 first", refused: true},
+		}), want: "go to 1.37 first", held: v1alpha1.ReasonUnsupportedVersionStep},
+		"Unread":      {"its control plane cannot be read, so that nothing of it is tried", unread(nil), "the webhook is down", v1alpha1.ReasonControlPlaneUnreadable},
+		"UnreadLate":  {"a release of it failed before that", unread(func(h *helmv2.HelmRelease) { h.Status.UpgradeFailures = 1 }), "was not released since it was changed", ""},
+		"UnreadNoted": {"it was released before that", unread(func(h *helmv2.HelmRelease) { h.Annotations[v1alpha1.ReleasedRevisionAnnotation] = r2 }), "is not ready: the webhook is down", ""},
 		"RefusedBefore": {reason: "which was of the declaration before", release: released(func(h *helmv2.HelmRelease) {
 			h.Generation = 3
 			h.Status.Conditions[0].Status, h.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonUnsupportedVersionStep
@@ -78,8 +90,24 @@ func TestOutstanding(t *testing.T) {
 			if c.Applied(cluster) != r2 {
 				t.Fatalf("applied is %q", c.Applied(cluster))
 			}
-			if got, refusal := c.Outstanding(t.Context(), cluster), c.Refusal(t.Context(), cluster); !strings.Contains(got, tc.want) || (refusal == got) != tc.refused {
-				t.Errorf("%s: Outstanding() = %q, Refusal() = %q, want %q, %t", tc.reason, got, refusal, tc.want, tc.refused)
+			got := c.Outstanding(t.Context(), cluster)
+			if held, why, _ := c.Held(t.Context(), cluster); !strings.Contains(got, tc.want) || held != tc.held || (why == got) != (held != "") {
+				t.Errorf("%s: Outstanding() = %q, Held() = %q, %q, want %q, %q", tc.reason, got, held, why, tc.want, tc.held)
+			}
+			// When that ends is told from then on, also once something is applied.
+			if tc.held == v1alpha1.ReasonControlPlaneUnreadable {
+				tc.release.Status.Conditions[0].Reason = meta.ProgressingReason
+				if err := s.client.Update(t.Context(), tc.release); err != nil {
+					t.Fatal(err)
+				}
+				s.now = s.now.Add(2 * outstandingHolds)
+				for range 2 {
+					if held, why, since := s.Composed(s.name()).Held(t.Context(), cluster); held != "" || why != "" || !since.Equal(s.now) {
+						t.Errorf("it began, and Held() = %q, %q, %s, want since %s", held, why, since, s.now)
+					}
+					s.noteComposition(s.run, true)
+				}
+				return
 			}
 			// A look holds for a while, and no longer than until something is applied.
 			if err := s.client.Delete(t.Context(), tc.release); err != nil {
@@ -89,18 +117,18 @@ func TestOutstanding(t *testing.T) {
 			if strings.HasPrefix(tc.want, "there is no Cluster") {
 				held = "cannot read" // what is not outstanding is looked at each time
 			}
-			if got := c.Outstanding(t.Context(), cluster); !strings.Contains(got, held) {
+			if got = c.Outstanding(t.Context(), cluster); !strings.Contains(got, held) {
 				t.Errorf("it looked again at once, and says %q", got)
 			}
-			if got := s.Composed(s.name()).Outstanding(t.Context(), cluster); !strings.Contains(got, held) {
+			if got = s.Composed(s.name()).Outstanding(t.Context(), cluster); !strings.Contains(got, held) {
 				t.Errorf("another look at the same composition says %q", got)
 			}
 			s.noteComposition(s.run, true)
-			if got := s.Composed(s.name()).Outstanding(t.Context(), cluster); !strings.Contains(got, "cannot read HelmRelease apps/made") {
+			if got = s.Composed(s.name()).Outstanding(t.Context(), cluster); !strings.Contains(got, "cannot read HelmRelease apps/made") {
 				t.Errorf("something was applied since, and it says %q", got)
 			}
 			s.now = s.now.Add(2 * outstandingHolds)
-			if got := c.Outstanding(t.Context(), cluster); !strings.Contains(got, "cannot read HelmRelease apps/made") {
+			if got = c.Outstanding(t.Context(), cluster); !strings.Contains(got, "cannot read HelmRelease apps/made") {
 				t.Errorf("what cannot be read is %q", got)
 			}
 		})

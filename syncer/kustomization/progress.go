@@ -82,6 +82,9 @@ type progress struct {
 	idle        string
 	running     map[asked]running
 	outstanding map[look]outstanding
+	// withheld are Clusters whose releases did not begin with what was applied, as their control planes could not be
+	// read, each with when that ended; zero while it lasts.
+	withheld map[types.NamespacedName]time.Time
 	// corrections of drift since things were calm, and the last of them.
 	corrections int
 	corrected   time.Time

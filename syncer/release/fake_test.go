@@ -63,6 +63,8 @@ type fakeWorld struct {
 	creation *inventory.Creation
 	// objects are those of Cluster API.
 	objects []*unstructured.Unstructured
+	// unread is why objects of a kind cannot be read.
+	unread map[string]error
 
 	taken   []string
 	deleted []string
@@ -278,6 +280,9 @@ func (m inMemory) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 	u, whole := o.(*unstructured.Unstructured)
 	if !whole {
 		return nil
+	}
+	if err := m.unread[u.GetKind()]; err != nil {
+		return err
 	}
 	for _, there := range m.objects {
 		if there.GroupVersionKind() == u.GroupVersionKind() && client.ObjectKeyFromObject(there) == key {

@@ -29,7 +29,8 @@ func movedByRollout(obj *v2.HelmRelease) bool {
 }
 
 // holdVersions ends the call if an action would have a Cluster skip a minor version of
-// Kubernetes, or go back by one. A release is applied as a whole or not at all.
+// Kubernetes, or go back by one, or if nobody can tell which version one runs. A release is applied
+// as a whole or not at all.
 func (n *run) holdVersions(ctx context.Context, next Action, diff jsondiff.DiffSet) (*Outcome, error) {
 	if !next.creates() || !movedByRollout(n.obj) {
 		return nil, nil
@@ -48,7 +49,7 @@ func (n *run) holdVersions(ctx context.Context, next Action, diff jsondiff.DiffS
 		n.markVersionRefused(refused)
 		return &Outcome{Refused: true}, nil
 	case err != nil:
-		conditions.MarkFalse(n.obj, meta.ReadyCondition, "StateError", "%s", err)
+		conditions.MarkFalse(n.obj, meta.ReadyCondition, v1alpha1.ReasonControlPlaneUnreadable, "%s", err)
 		return nil, err
 	}
 	return nil, nil

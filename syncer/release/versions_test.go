@@ -1,6 +1,7 @@
 package release
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -34,6 +35,35 @@ status: {version: %q}
 `, topology, version, reported)
 }
 
+// runs has the world run a Cluster.
+func (m *fakeWorld) runs(t *testing.T, class bool, version, reported string) {
+	t.Helper()
+	for _, text := range strings.Split(kubernetesOf(class, version, reported), "---\n")[1:] {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		m.objects = append(m.objects, u)
+	}
+}
+
+// TestHoldVersionsUnreadable: a control plane that cannot be read is no failure of what is to be released: nothing is tried.
+func TestHoldVersionsUnreadable(t *testing.T) {
+	obj, m := inSync(t)
+	obj.Annotations = map[string]string{v1alpha1.RolloutRevisionAnnotation: "main@sha1:2"}
+	m.runs(t, false, "v1.36.2", "v1.36.2")
+	m.unread = map[string]error{"KubeadmControlPlane": errors.New("conversion webhook is down")}
+	m.manifest = kubernetesOf(false, "v1.37.0", "")
+	out, err := m.newRun(obj, wanted).holdVersions(t.Context(), Upgrade, nil)
+	ready := conditions.Get(obj, fluxmeta.ReadyCondition)
+	if out != nil || err == nil || ready.Reason != v1alpha1.ReasonControlPlaneUnreadable || ready.Status != "False" || !strings.Contains(ready.Message, "conversion webhook is down") {
+		t.Errorf("holdVersions() = %+v, %v, Ready is %+v", out, err, ready)
+	}
+	if len(m.taken) > 0 || obj.Status.UpgradeFailures > 0 {
+		t.Errorf("it took %v, with %d failures", m.taken, obj.Status.UpgradeFailures)
+	}
+}
+
 // TestHoldVersions: a release that a Rollout moves takes no step that skips a minor version,
 // from what runs, whatever was declared.
 func TestHoldVersions(t *testing.T) {
@@ -65,13 +95,7 @@ func TestHoldVersions(t *testing.T) {
 				tc.release(obj)
 			}
 			if version, reported, there := strings.Cut(tc.runs, " "); there {
-				for _, text := range strings.Split(kubernetesOf(tc.class, version, reported), "---\n")[1:] {
-					u := &unstructured.Unstructured{}
-					if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
-						t.Fatal(err)
-					}
-					m.objects = append(m.objects, u)
-				}
+				m.runs(t, tc.class, version, reported)
 			}
 			m.manifest = kubernetesOf(tc.class, tc.declared, "")
 			if tc.next == Rollback {
