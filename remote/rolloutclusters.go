@@ -56,7 +56,7 @@ type Composition interface {
 	Awaited(revision string) bool
 	// Lacks reports whether a revision is known not to have a Cluster that the newest one has.
 	Lacks(cluster types.NamespacedName, revision string) bool
-// Removes reports whether a revision is known not to have a Cluster that the newest one does not have either.
+	// Removes reports whether a revision is known not to have a Cluster that the newest one does not have either.
 	Removes(cluster types.NamespacedName, revision string) bool
 	// Held is why what makes a Cluster does not take what was applied, by its reason and as a clause for people:
 	// UnsupportedVersionStep, which waiting does not mend, Suspended, or ControlPlaneUnreadable, while it cannot begin with

@@ -151,16 +151,22 @@ func (d *decision) begin() {
 }
 
 // goOn takes up clusters that a person paused or suspended in the middle of what they were given, and has let go. That
-// stood in them meanwhile, so that they change again in any case, whatever window, places or hold there are: they have a
-// deadline from now on, and who begins besides finds their places taken.
+// stood in them meanwhile, so that they change again in any case, whatever window, places or hold there are, and whatever
+// became of the run: they have a deadline from now on, and who begins besides finds their places taken.
 func (d *decision) goOn() {
 	for _, members := range d.members {
 		for _, m := range members {
-			goal := d.goal(m)
-			if goal == nil || !m.has(goal.RolloutRevision) || !m.suspended() || inHand(m.Rolling) || d.cutOff(m, goal.RolloutRevision) {
+			if !m.suspended() || inHand(m.Rolling) {
 				continue
 			}
-			d.start(m, *goal)
+			to := d.goal(m)
+			if to == nil && !d.skipped(m, m.pin.RolloutRevision) {
+				to = &goal{m.pin.RolloutRevision, m.pin.Run} // it keeps what it has
+			}
+			if to == nil || !m.has(to.RolloutRevision) || d.cutOff(m, to.RolloutRevision) {
+				continue
+			}
+			d.start(m, *to)
 			if d.facts.Room > 0 {
 				d.facts.Room--
 			}
@@ -338,11 +344,18 @@ func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alp
 	default:
 		counts.Pending++
 	}
-	if run := d.status.Run; run != nil && run.Phase != v1alpha1.RolloutReverting && d.goesBack(m) && d.goal(m) != nil && !d.failed(m, *goal) {
-		why := cmp.Or(m.Rolling, v1alpha1.ReasonReverting)
-		if !m.Unreachable.IsZero() {
-			why = v1alpha1.ReasonUnreachable
-		}
+	run := d.status.Run
+	if run == nil || run.Phase == v1alpha1.RolloutReverting {
+		return
+	}
+	why := cmp.Or(m.Rolling, v1alpha1.ReasonReverting)
+	if !m.Unreachable.IsZero() {
+		why = v1alpha1.ReasonUnreachable
+	}
+	switch {
+	case d.goesBack(m) && d.goal(m) != nil && !d.failed(m, *goal):
 		names(why, "has %s yet, which was taken back", title(m.pin.RolloutRevision))
+	case run.Phase == v1alpha1.RolloutReverted && m.returns(run.RolloutRevision):
+		names(why, "may have %s yet, which was taken back", title(run.RolloutRevision))
 	}
 }

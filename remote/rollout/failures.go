@@ -44,6 +44,12 @@ func (m *member) suspended() bool {
 	return m.is(v1alpha1.ResultDeferred) && inHand(m.pin.Reason)
 }
 
+// returns reports whether a cluster was suspended, or paused, on its way back from a revision: nobody knows how much of that is
+// gone from it.
+func (m *member) returns(from v1alpha1.RolloutRevision) bool {
+	return m.suspended() && !m.has(from) && m.pin.Had != nil && same(*m.pin.Had, from)
+}
+
 // putOff reports whether a cluster was put off because it is left alone: its wave waits for it until the deadline.
 func (m *member) putOff() bool {
 	return m.suspended() || m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut

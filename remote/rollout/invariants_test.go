@@ -325,6 +325,9 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if err := f.pastBegan(c, p, w, d); err != nil {
 			return err
 		}
+		if wasInHand(c.pin) && c.pin.Revision == p.Revision && c.pin.Run == p.Run {
+			continue // it changes again in any case, whatever became of the run
+		}
 		switch {
 		case run == nil:
 			return fmt.Errorf("%s began without a run", c.name)

@@ -1,12 +1,14 @@
 package rollout_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/remote/rollout"
 )
 
 // TestSuspended: a cluster to which nothing is sent, as a person suspended it or paused its Cluster, is not to blame for that.
@@ -119,7 +121,7 @@ func suspended(t *testing.T, reason, says string) {
 			s.decide()
 			s.phase(v1alpha1.RolloutHalted)
 		}},
-		{name: "and is ready after the run", reason: "it has the revision, and nobody lets it begin again", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+		{name: "and is resumed after the run", reason: "it goes on, and has a deadline as any other", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
 			s.takes(true, "canary2")
@@ -132,7 +134,10 @@ func suspended(t *testing.T, reason, says string) {
 			s.phase(v1alpha1.RolloutCompleted)
 			resume(s, "canary1")
 			s.decide()
-			s.result("canary1", v1alpha1.ResultDeferred)
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultFailed)
 			s.takes(true, "canary1")
 			s.decide()
 			s.result("canary1", v1alpha1.ResultSucceeded)
@@ -155,7 +160,45 @@ func suspended(t *testing.T, reason, says string) {
 			s.decide()
 			s.at(first, "canary1", "canary2", "rest1")
 		}},
+		{name: "on its way back", reason: "it is waited for until the deadline, named after that, and judged once it is resumed", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1", "canary2")
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.at(first, "canary1", "canary2", "rest1")
+			s.takes(true, "canary2")
+			suspend(s, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			s.says(v1alpha1.ReasonReverting, "clusters that have "+second+" get "+first+" back; cluster canary1 is waited for: "+reason)
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			s.failing("canary1", reason, "may have "+second+" yet, which was taken back")
+			s.commit(first)
+			resume(s, "canary1")
+			s.decide()
+			if s.result("canary1", v1alpha1.ResultUpdating); rollout.IsBack(&s.status) {
+				s.t.Error("all is back")
+			}
+			s.after(10 * time.Minute)
+			s.decide()
+			if s.failing("canary1", v1alpha1.ReasonDeadlineExceeded, "not ready at "+first); rollout.IsBack(&s.status) {
+				s.t.Error("all is back")
+			}
+		}},
 	})
+}
+
+// failing expects what the status says of the one cluster that it names.
+func (s *story) failing(name, reason, message string) {
+	s.t.Helper()
+	if want := []v1alpha1.Failure{{Name: name, Reason: reason, Message: message}}; !slices.Equal(s.status.Failing, want) {
+		s.t.Fatalf("it names %+v, want %+v", s.status.Failing, want)
+	}
 }
 
 // TestWithheld: a cluster of which that is suspended that makes it is put off with what it was given, and takes another revision

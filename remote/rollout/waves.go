@@ -463,18 +463,18 @@ func (d *decision) windowOpen(wave *v1alpha1.RolloutWave, general *v1alpha1.Roll
 
 // advanceRevert ends a revert once no cluster that can be given another revision has this one.
 func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
-	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", title(run.RolloutRevision), title(d.status.LastGood.RolloutRevision))}
-	waits := false
+	good, waits := d.status.LastGood.RolloutRevision, false
+	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", title(run.RolloutRevision), title(good))}
 	for _, m := range d.all {
 		switch {
 		case m.changing() && !m.has(run.RolloutRevision) && !m.joins():
 			waits = true
-		case !d.goesBack(m) || m.wave < 0 || d.lost(m) && d.cutOff(m, d.status.LastGood.RolloutRevision) || d.goal(m) == nil || m.refused(d.status.LastGood.RolloutRevision):
-		case d.rolls(m, d.status.LastGood.RolloutRevision):
+		case m.wave < 0 || d.lost(m) && d.cutOff(m, good) || !m.returns(run.RolloutRevision) && (!d.goesBack(m) || d.goal(m) == nil || m.refused(good)):
+		case m.returns(run.RolloutRevision), d.rolls(m, good):
 			// It gets the revision when a person lets it go on, after the run as well.
 			if left := d.until(run.Since.Time, run.Terms.Deadline.Duration); left > 0 {
 				d.soon(left)
-				d.hold.Message += fmt.Sprintf("; cluster %s is waited for: %s", m.Name, m.Rolling)
+				d.hold.Message += fmt.Sprintf("; cluster %s is waited for: %s", m.Name, cmp.Or(m.Rolling, v1alpha1.ReasonProgressing))
 				waits = true
 			}
 		default:
