@@ -377,8 +377,8 @@ func (f *fleet) pastBegan(c *cluster, p *v1alpha1.ChildRollout, w int, d rollout
 	case run == nil:
 	case run.Phase == v1alpha1.RolloutReverting && had.Revision == run.Revision:
 		return nil
-	case run.Phase == v1alpha1.RolloutReverted && had.Revision == run.Revision && had.Run == run.Number:
-		return nil // it got that while the run was under way
+	case run.Phase == v1alpha1.RolloutReverted && had.Revision == run.Revision && had.Run > d.Status.LastGood.Run:
+		return nil // it got that before the run was reverted, past this one or one that this took the place of
 	case run.Phase == v1alpha1.RolloutProgressing && p.Revision == run.Revision && p.Run == run.Number && (w < int(run.Wave) || w == int(run.Wave) && run.Begun):
 		if had.Run == run.Number && f.unread && f.spec.Upstream == nil {
 			return fmt.Errorf("%s got %s past run %d, and began %s before it is known what is newest", c.name, had.Revision, run.Number, p.Revision)

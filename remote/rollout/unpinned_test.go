@@ -128,6 +128,28 @@ func TestUnpinned(t *testing.T) {
 			s.decide()
 			s.at(first, "canary1", "rest1")
 		}},
+		{name: "reverts what came past the run before", reason: "who could not go back with the others had it when that was taken back, whichever run it got past", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.commit(third)
+			s.decide()
+			s.takes(true, "canary1")
+			s.commit(second)
+			past(s)
+			got, run := s.cluster("rest1").Pin, s.status.Run
+			if run.Revision != second || !got.Past || got.Run != run.Number-1 {
+				s.t.Fatalf("rest1 has %+v, and the run is %+v", got, run)
+			}
+			s.cluster("rest1").Refused = map[string]string{first: "a step over a minor version"}
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.at(second, "rest1")
+			s.takes(true, "canary1", "rest2", "rest3")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			s.at(second, "rest1")
+			s.cluster("rest1").Refused = nil
+			s.decide()
+			s.at(first, names...)
+		}},
 		{name: "leaves later waves while the first one proves it", reason: "all of them have it already: to take it back from who is to get it again changes each of them twice", waves: soaking(), clusters: names, tell: func(s *story) {
 			s.commit(second)
 			past(s)
