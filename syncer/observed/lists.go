@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -20,6 +21,8 @@ const (
 	listTTL = 5 * time.Second
 	// listMost bounds a list. Where there is more, objects are read singly.
 	listMost = 500
+	// refusedTTL is how long a list that the API server refuses is not asked for again.
+	refusedTTL = 10 * time.Minute
 	// placesMost bounds how many places are remembered.
 	placesMost = 1000
 )
@@ -46,6 +49,9 @@ type listed struct {
 	since   time.Time
 	reads   int
 	crowded bool
+	// refused is when a list was refused: who may read and write each object, as a service account
+	// that is not to know of others, need not be allowed to list them.
+	refused time.Time
 	objects map[string]*Object
 }
 
@@ -72,7 +78,7 @@ func (r *Reader) GetWithout(ctx context.Context, resource schema.GroupVersionRes
 		at.since, at.reads, at.objects, at.crowded = now, 0, nil, false
 	}
 	at.reads++
-	if label == "" || at.reads <= listAfter || at.crowded {
+	if label == "" || at.reads <= listAfter || at.crowded || now.Sub(at.refused) < refusedTTL {
 		at.mu.Unlock()
 		return r.Get(ctx, resource, namespace, name)
 	}
@@ -80,6 +86,10 @@ func (r *Reader) GetWithout(ctx context.Context, resource schema.GroupVersionRes
 	defer at.mu.Unlock()
 	if at.objects == nil {
 		list, err := r.List(ctx, resource, namespace, metav1.ListOptions{LabelSelector: "!" + label, Limit: listMost})
+		if apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
+			at.refused = now
+			return r.Get(ctx, resource, namespace, name)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -58,6 +59,44 @@ func TestGetWithout(t *testing.T) {
 	client.ClearActions()
 	if _, err := r.GetWithout(t.Context(), things, "a", "one", "owner", now.Add(listTTL+time.Second)); err != nil || client.Actions()[0].GetVerb() != "get" {
 		t.Errorf("after its time a list stands for the cluster: %v %v", client.Actions(), err)
+	}
+}
+
+// TestGetWithoutList: who may read each object, and not list them, reads them one by one (read 830).
+func TestGetWithoutList(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"Forbidden": apierrors.NewForbidden(things.GroupResource(), "", errors.New("no right")),
+		"NoLists":   apierrors.NewMethodNotSupported(things.GroupResource(), "list"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Unix(1000, 0)
+			r, client := newReader(thing("one"))
+			lists := 0
+			client.PrependReactor("list", "things", func(clienttesting.Action) (bool, runtime.Object, error) { lists++; return true, nil, refusal })
+			for i := range 40 {
+				o, err := r.GetWithout(t.Context(), things, "a", fmt.Sprint("none", i), "owner", now.Add(time.Duration(i)*time.Second))
+				if o != nil || err != nil {
+					t.Fatalf("read %d: %v, %v", i, o, err)
+				}
+			}
+			if o, err := r.GetWithout(t.Context(), things, "a", "one", "owner", now.Add(40*time.Second)); o == nil || err != nil {
+				t.Errorf("what is there: %v, %v", o, err)
+			}
+			if lists != 1 {
+				t.Errorf("%d lists were asked for, want one in %s", lists, refusedTTL)
+			}
+		})
+	}
+	r, client := newReader()
+	client.PrependReactor("list", "things", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("no route to host")
+	})
+	var err error
+	for range listAfter + 1 {
+		_, err = r.GetWithout(t.Context(), things, "a", "none", "owner", time.Unix(1000, 0))
+	}
+	if err == nil {
+		t.Error("a server that does not answer was asked for object after object")
 	}
 }
 
