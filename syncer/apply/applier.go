@@ -11,6 +11,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/directive"
 	"github.com/cascade-gitops/cascade/syncer/memo"
+	"github.com/cascade-gitops/cascade/syncer/observed"
 )
 
 // group is the prefix of the owner labels of Kustomizations.
@@ -25,9 +26,10 @@ type Owner struct {
 	Namespace    string
 }
 
-// label marks an object as the owner's. One that is marked is not touched: it
-// may be shared.
+// label marks an object as the owner's, without what is taken off those in the cluster. One that is
+// marked and has nothing of that is not touched: it may be shared.
 func (o Owner) label(u *unstructured.Unstructured) {
+	observed.TakeOff(u)
 	labels := u.GetLabels()
 	if o.owns(labels) {
 		return

@@ -45,6 +45,8 @@ func TestDeclared(t *testing.T) {
 		"Theirs":   {"the labels of another owner are replaced", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"labels":{"x.dev/name":"other","x.dev/namespace":"fleet"},"name":"a"}}`},
 		"Null":     {"labels that are none", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"labels":null,"name":"a"}}`},
 		"Escaped":  {"characters that JSON escapes", `{"apiVersion":"v1","data":{"a":"<b> & é \u2028"},"kind":"ConfigMap","metadata":{"name":"a"}}`},
+		"Left": {"annotations and labels that are taken off what is in the cluster", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"annotations":{"a":"b","kubectl.kubernetes.io/last-applied-configuration":"{}"},
+			"labels":{"fluxcd.io/sync-gc-mark":"1","x.dev/name":"base","x.dev/namespace":"fleet"},"name":"a"}}`},
 		"Bundle": {"what is taken out of a definition before it is sent", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"things.x.dev"},
 			"spec":{"conversion":{"strategy":"Webhook","webhook":{"clientConfig":{"caBundle":"Cg=="}}}}}`},
 	} {

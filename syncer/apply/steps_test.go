@@ -678,6 +678,28 @@ func TestPolledCluster(t *testing.T) {
 	}
 }
 
+// TestLeftDeclared: what is taken off each object, as kubectl's annotation in a manifest that kubectl
+// get -o yaml wrote, is not put back by the apply after that, and so on for good (read 828).
+func TestLeftDeclared(t *testing.T) {
+	s := newServer()
+	a := s.applier(t)
+	a.memo = a.client.Polled()
+	for n := range 3 {
+		u := anObject("Deployment", "a", nil)
+		u.SetAnnotations(map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"})
+		u.SetLabels(map[string]string{"fluxcd.io/sync-gc-mark": "1"})
+		res, err := a.Sync(t.Context(), []Phase{{Objects: []*unstructured.Unstructured{u}}}, Options{Record: noRecord})
+		if err != nil || len(s.requests) != 1 {
+			t.Fatalf("Sync() %d = %s, %v; after it: %v", n, changes(res.Changes), err, s.requests)
+		}
+	}
+	u := anObject("Deployment", "a", nil)
+	live := s.objects[s.path(u.GroupVersionKind(), "x", "a")]
+	if got := live.GetAnnotations(); len(got) != 1 || got["a"] != "b" {
+		t.Errorf("annotations are %v", got)
+	}
+}
+
 // TestObey: in another cluster, too, fields of a manager of whom our own cluster has none are
 // seen, also where nothing else of the object changed.
 func TestObey(t *testing.T) {

@@ -2,6 +2,7 @@ package observed
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/fluxcd/pkg/ssa"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
@@ -88,6 +90,29 @@ func (r *Reader) Cleanup() ssa.ApplyCleanupOptions {
 	return ssa.ApplyCleanupOptions{
 		Annotations: leftAnnotations(), Labels: leftLabels(), FieldManagers: r.managers, Exclusions: directive.Merge(),
 	}
+}
+
+// TakeOff leaves out of a declared object what is taken off the live one, or each apply would put
+// back what the one before it took off. An object without any of that is not written to.
+func TakeOff(u *unstructured.Unstructured) {
+	if directive.Selects(directive.Merge(), u) {
+		return
+	}
+	if m := u.GetAnnotations(); hasAny(m, leftAnnotations()) {
+		u.SetAnnotations(without(m, leftAnnotations()))
+	}
+	if m := u.GetLabels(); hasAny(m, leftLabels()) {
+		u.SetLabels(without(m, leftLabels()))
+	}
+}
+
+// without is nil if nothing else is in m.
+func without(m map[string]string, keys []string) map[string]string {
+	maps.DeleteFunc(m, func(k, _ string) bool { return slices.Contains(keys, k) })
+	if len(m) == 0 {
+		return nil
+	}
+	return m
 }
 
 // managersTakenOver are those of Flux's kustomize-controller: kubectl, its own

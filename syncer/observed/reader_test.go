@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -176,6 +177,33 @@ func TestOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.reader.For(nil).Of(tc.object); got.Foreign != tc.foreign || got.Kept != tc.kept {
 				t.Errorf("%s: Foreign = %t, want %t; Kept = %b, want %b", tc.reason, got.Foreign, tc.foreign, got.Kept, tc.kept)
+			}
+		})
+	}
+}
+
+// TestTakeOff: what is taken off live objects is not declared.
+func TestTakeOff(t *testing.T) {
+	const applied, checksum, mark = "kubectl.kubernetes.io/last-applied-configuration", "kustomize.toolkit.fluxcd.io/checksum", "fluxcd.io/sync-gc-mark"
+	for name, tc := range map[string]struct {
+		reason                      string
+		annotations, labels         map[string]string
+		wantAnnotations, wantLabels map[string]string
+	}{
+		"Exported": {"kubectl get -o yaml", map[string]string{applied: "{}"}, nil, nil, nil},
+		"Flux": {"a former engine", map[string]string{checksum: "1", "fluxcd.io/sync-checksum": "2", "a": "b"}, map[string]string{mark: "1", "app": "a"},
+			map[string]string{"a": "b"}, map[string]string{"app": "a"}},
+		"Merge": {"it is not taken off such an object", map[string]string{applied: "{}", "kustomize.toolkit.fluxcd.io/ssa": "Merge"}, nil,
+			map[string]string{applied: "{}", "kustomize.toolkit.fluxcd.io/ssa": "Merge"}, nil},
+		"None": {"nothing of the sort", map[string]string{"a": "b"}, map[string]string{"app": "a"}, map[string]string{"a": "b"}, map[string]string{"app": "a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unstructured.Unstructured{Object: map[string]any{}}
+			u.SetAnnotations(tc.annotations)
+			u.SetLabels(tc.labels)
+			TakeOff(u)
+			if !maps.Equal(u.GetAnnotations(), tc.wantAnnotations) || !maps.Equal(u.GetLabels(), tc.wantLabels) {
+				t.Errorf("%s: annotations %v, labels %v", tc.reason, u.GetAnnotations(), u.GetLabels())
 			}
 		})
 	}
