@@ -95,14 +95,16 @@ func (r *Reader) Cleanup() ssa.ApplyCleanupOptions {
 // TakeOff leaves out of a declared object what is taken off the live one, or each apply would put
 // back what the one before it took off. An object without any of that is not written to.
 func TakeOff(u *unstructured.Unstructured) {
-	if directive.Selects(directive.Merge(), u) {
+	annotations, labels := u.GetAnnotations(), u.GetLabels()
+	annotated, labelled := hasAny(annotations, leftAnnotations()), hasAny(labels, leftLabels())
+	if !annotated && !labelled || directive.Selects(directive.Merge(), u) {
 		return
 	}
-	if m := u.GetAnnotations(); hasAny(m, leftAnnotations()) {
-		u.SetAnnotations(without(m, leftAnnotations()))
+	if annotated {
+		u.SetAnnotations(without(annotations, leftAnnotations()))
 	}
-	if m := u.GetLabels(); hasAny(m, leftLabels()) {
-		u.SetLabels(without(m, leftLabels()))
+	if labelled {
+		u.SetLabels(without(labels, leftLabels()))
 	}
 }
 
