@@ -136,13 +136,13 @@ func (s Sent) of(key sentKey) (seen, bool) {
 }
 
 // seenOf is the state of an object of which a manager applied what was asked. A generation moves with
-// every change of a spec. Kinds without one, as a ResourceQuota, are held by who wrote what but their status, or by
+// every change of a spec. Kinds without one, as a ResourceQuota, or with one that stands still, as a PriorityClass, are held by who wrote what but their status, or by
 // their version where that is not shown, which moves with every write.
 func seenOf(manager string, asked *unstructured.Unstructured, live *metav1.PartialObjectMetadata) seen {
 	keys := digest.KeysOf(asked)
 	parts := []string{string(live.UID), "", "", strconv.FormatUint(keys.Values(live.Labels, live.Annotations), 16)}
-	if written := observed.Written(live); live.Generation != 0 {
-		parts[1] = strconv.FormatInt(live.Generation, 10)
+	if generation, written := observed.Generation(asked.GroupVersionKind().GroupKind(), live), observed.Written(live); generation != 0 {
+		parts[1] = strconv.FormatInt(generation, 10)
 	} else if written != 0 {
 		parts[2] = "written " + strconv.FormatUint(written, 16)
 	} else {

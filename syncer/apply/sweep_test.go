@@ -629,6 +629,13 @@ func TestSeenOf(t *testing.T) {
 			}
 		})
 	}
+	// The generation of a PriorityClass stands still.
+	class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}}
+	p := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 1, ResourceVersion: "7", ManagedFields: []metav1.ManagedFieldsEntry{entry("m", "", `{"f:globalDefault":{}}`)}}}
+	before := seenOf("m", class, p)
+	if written(entry("x", "", `{"f:globalDefault":{}}`))(p); seenOf("m", class, p).form == before.form {
+		t.Error("a PriorityClass that somebody changed is as it was seen before")
+	}
 }
 
 // BenchmarkSentMemory measures what is remembered of a thousand children with ten layers

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,17 +32,19 @@ var (
 type touches []string
 
 // newMemo returns a memo that shows one kind as watched, without an API server.
-func newMemo() (*Memo, *store, *touches) {
+func newMemo() (*Memo, *store, *touches) { return newMemoOf(memoKind) }
+
+func newMemoOf(gk schema.GroupKind) (*Memo, *store, *touches) {
 	m := New(observed.NewReader(nil), directive.Group, time.Now)
 	told := &touches{}
 	m.OnTouch(func(owner types.NamespacedName, e inventory.Entry, dirty bool) {
 		*told = append(*told, fmt.Sprintf("%s %s %t", owner.Name, e, dirty))
 	})
 	k := &watched{
-		kind:   m.records.open(memoKind, schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}),
+		kind:   m.records.open(gk, schema.GroupVersionResource{Group: gk.Group, Version: "v1", Resource: strings.ToLower(gk.Kind) + "s"}),
 		synced: make(chan struct{}), stop: func() {},
 	}
-	m.watches.kinds[memoKind] = k
+	m.watches.kinds[gk] = k
 	return m, &store{records: &m.records, watched: k}, told
 }
 
@@ -233,6 +236,39 @@ func TestMemo(t *testing.T) {
 			m.Forget(memoOwner)
 			if m.Clean(memoOwner, 1) || !m.Clean(memoOwner, 0) {
 				t.Errorf("%s: something is remembered of an owner that was forgotten", tc.reason)
+			}
+		})
+	}
+}
+
+// TestMemoStill: the generation of a PriorityClass is 1 for good, whatever is changed (read 829).
+func TestMemoStill(t *testing.T) {
+	priority := schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}
+	for name, tc := range map[string]struct {
+		reason  string
+		kind    schema.GroupKind
+		version string
+		change  func(*metav1.PartialObjectMetadata)
+		clean   bool
+	}{
+		"Default": {"another client than kubectl made it the default of all pods", priority, "11", managing("someone", `{"f:globalDefault":{}}`, ""), false},
+		"Same":    {"our own write", priority, "10", nil, true},
+		"Other":   {"the generation of other kinds tells", memoKind, "11", managing("someone", `{"f:status":{}}`, ""), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s, _ := newMemoOf(tc.kind)
+			object, desired := Object{tc.kind, memoName}, digest.Short{1}
+			applied := managing("kustomize-controller", `{"f:value":{},"f:globalDefault":{}}`, "")
+			m.Remember(object, memoOwner, desired, declared(), metadataOf("u", "10", 1, applied))
+			shown := metadataOf("u", tc.version, 1, applied)
+			if tc.change != nil {
+				tc.change(shown)
+			}
+			if err := s.update(shown); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.Matches(object, memoOwner, desired); got != tc.clean {
+				t.Errorf("%s: Matches() = %t", tc.reason, got)
 			}
 		})
 	}

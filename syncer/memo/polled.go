@@ -123,7 +123,7 @@ func (r *records) compare(by types.NamespacedName, at polledPlace, list []metav1
 		case !complete, p == nil:
 			r.taint(v)
 		case p.UID == v.uid && p.ResourceVersion == v.version:
-		case !newer(p.ResourceVersion, v.version), v.differs(r.reader.Of(p), p):
+		case !newer(p.ResourceVersion, v.version), v.differs(o.Kind, r.reader.Of(p), p):
 			r.taint(v)
 		default:
 			v.version = p.ResourceVersion

@@ -313,10 +313,10 @@ func (r *records) abandonLocking(o Object, by types.NamespacedName) *touch {
 func (r *records) remember(o Object, by types.NamespacedName, desired digest.Short, asked *unstructured.Unstructured, got *metav1.PartialObjectMetadata) {
 	keys := digest.KeysOf(asked)
 	v := &verified{
-		owner: by, desired: desired, uid: got.UID, version: got.ResourceVersion, generation: got.Generation,
+		owner: by, desired: desired, uid: got.UID, version: got.ResourceVersion, generation: observed.Generation(o.Kind, got),
 		keys: keys, values: keys.Values(got.Labels, got.Annotations),
 	}
-	if got.Generation == 0 {
+	if v.generation == 0 {
 		v.written = observed.Written(got)
 	}
 	if touched, dirty := r.rememberLocking(o, v, r.reader.Of(got)); touched {
@@ -363,7 +363,7 @@ func (r *records) rememberLocking(o Object, v *verified, answer *observed.Object
 	case known.live != nil:
 		// Controllers write status as soon as they see a change.
 		if newer(known.live.Version, v.version) {
-			v.dirty = known.meanwhile == nil || v.differs(known.live, known.meanwhile)
+			v.dirty = known.meanwhile == nil || v.differs(o.Kind, known.live, known.meanwhile)
 			v.version, touched = known.live.Version, true
 		}
 	default:

@@ -2,6 +2,7 @@ package memo
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
@@ -56,7 +57,7 @@ func (r *records) showLocked(k *kind, p *metav1.PartialObjectMetadata, gone bool
 		return nil
 	case !newer(live.Version, v.version):
 		return nil // our own write, or one before it
-	case gone, v.differs(live, p):
+	case gone, v.differs(k.group, live, p):
 		// One change and what follows from it are one reason to look. That it is gone is another, or that
 		// another one is there: whoever waits for that may not have looked since.
 		news := !v.dirty || was != nil && (gone || was.UID != live.UID)
@@ -74,17 +75,18 @@ func (r *records) showLocked(k *kind, p *metav1.PartialObjectMetadata, gone bool
 }
 
 // differs reports whether a live object is not what was verified.
-func (v *verified) differs(live *observed.Object, p *metav1.PartialObjectMetadata) bool {
+func (v *verified) differs(kind schema.GroupKind, live *observed.Object, p *metav1.PartialObjectMetadata) bool {
 	if v.skipped {
 		return live.UID != v.uid || !v.once && !live.Skip
 	}
 	if live.UID != v.uid || live.Deleting || live.Foreign || live.Skip || v.keys.Values(p.Labels, p.Annotations) != v.values {
 		return true
 	}
-	if live.Generation == 0 {
+	generation := observed.Generation(kind, p)
+	if generation == 0 {
 		return v.written == 0 || observed.Written(p) != v.written
 	}
-	return live.Generation != v.generation
+	return generation != v.generation
 }
 
 // replace takes in a complete list, after which what is not in it is gone.

@@ -198,16 +198,17 @@ type store struct {
 func (s *store) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		if p, ok := o.(*metav1.PartialObjectMetadata); ok {
-			strip(p)
+			strip(s.watched.kind.group, p)
 		}
 		return o, nil
 	}
 }
 
-// strip keeps the names of field managers, but their fields of objects without a generation only.
-func strip(p *metav1.PartialObjectMetadata) {
+// strip keeps the names of field managers, but their fields only where no generation tells of changes.
+func strip(kind schema.GroupKind, p *metav1.PartialObjectMetadata) {
+	generation := observed.Generation(kind, p)
 	for i := range p.ManagedFields {
-		if p.Generation != 0 || p.ManagedFields[i].Subresource != "" {
+		if generation != 0 || p.ManagedFields[i].Subresource != "" {
 			p.ManagedFields[i].FieldsV1 = nil
 		}
 	}

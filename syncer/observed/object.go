@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/syncer/digest"
@@ -20,10 +21,9 @@ import (
 // Object is the metadata of an object in the cluster, as far as applying depends
 // on it.
 type Object struct {
-	UID        types.UID
-	Version    string
-	Generation int64
-	Deleting   bool
+	UID      types.UID
+	Version  string
+	Deleting bool
 	// Skip: the object asks not to be reconciled; Force: to be re-created if
 	// need be; Merge: not to have fields of other managers taken over.
 	Skip, Force, Merge bool
@@ -49,7 +49,7 @@ func FluxRelease(labels map[string]string) string {
 func (r *Reader) Of(p *metav1.PartialObjectMetadata) *Object {
 	is := func(selector map[string]string) bool { return directive.InMetadata(selector, p.Labels, p.Annotations) }
 	o := &Object{
-		UID: p.UID, Version: p.ResourceVersion, Generation: p.Generation, Deleting: p.DeletionTimestamp != nil,
+		UID: p.UID, Version: p.ResourceVersion, Deleting: p.DeletionTimestamp != nil,
 		Skip: is(directive.Skip()), Force: is(directive.Force()), Merge: is(directive.Merge()),
 		FluxRelease: FluxRelease(p.Labels),
 	}
@@ -143,9 +143,18 @@ func leftAnnotations() []string {
 
 func leftLabels() []string { return []string{"fluxcd.io/sync-gc-mark"} }
 
+// Generation of an object, as far as it tells of changes: zero of a kind without one, and of a PriorityClass,
+// which is at 1 for good. The API server never raises that, whatever is changed.
+func Generation(kind schema.GroupKind, p *metav1.PartialObjectMetadata) int64 {
+	if kind == (schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}) {
+		return 0
+	}
+	return p.Generation
+}
+
 // Written identifies who manages which fields of an object, and since when, but for its status: the API
-// server counts pods in the status of a ResourceQuota, with a write for each. It tells what of an object without a
-// generation was changed. Whoever changes the value of a field of another takes the field from it
+// server counts pods in the status of a ResourceQuota, with a write for each. It tells what of an object whose
+// Generation is zero was changed. Whoever changes the value of a field of another takes the field from it
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management), and who has
 // the same name another time, in seconds. Zero says nothing, as of an object that shows no managers.
 func Written(p *metav1.PartialObjectMetadata) uint64 {
