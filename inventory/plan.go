@@ -27,6 +27,10 @@ const (
 	ShrinkPercent = 25
 )
 
+// LastBound is how long a Kustomization or HelmRelease that is being deleted keeps what it may need for
+// that, among which may be rights that somebody revoked for another reason.
+const LastBound = time.Hour
+
 // State of an object by the API server.
 type State int
 
@@ -55,8 +59,9 @@ type Live struct {
 	Exempt bool
 	// Confirmed: the live object carries the confirmation of its deletion.
 	Confirmed bool
-	// Deleting: a deletion is already under way.
+	// Deleting: a deletion is already under way, since Since.
 	Deleting bool
+	Since    time.Time
 	// ClusterSecret: a Secret of Cluster API's type.
 	ClusterSecret bool
 	// Credential names what reads this Secret to reach its cloud, as an identity of Cluster API.
@@ -189,6 +194,11 @@ type Plan struct {
 	OfCluster  []Entry
 	Queued     []Entry
 	Claimed    []Entry
+	// Last is what Kustomizations and HelmReleases that go may need to take down what they applied:
+	// accounts, rights and keys. It is deleted once those are gone, or LastBound has passed; LastFor is one
+	// of them.
+	Last    []Entry
+	LastFor Entry
 	// HandOver are objects that another owner declares and does not have yet; NewOwner
 	// names the first one's, and Unsure is about that. They are kept for it until
 	// HandOverBound has passed. Late have been kept that long and are not deleted now, for
@@ -332,6 +342,7 @@ func PlanPrune(f Facts) Plan {
 	}
 	if !p.Held {
 		p.queue(f.InFlight)
+		p.putLast(f, c)
 	}
 	for _, e := range late {
 		goes := !p.Held && slices.ContainsFunc(p.Deletes, func(d Delete) bool { return d.Entry == e })
@@ -372,6 +383,68 @@ func (p *Plan) queue(inFlight string) {
 		p.Queued = append(p.Queued, d.Entry)
 		return true
 	})
+}
+
+// putLast leaves out of the deletes what has to outlive Kustomizations and HelmReleases that go: the API
+// server only marks these, and each takes down what it applied afterwards, as its account and by its
+// kubeconfig. Without them that would stay for good, with nobody who answers for it. What a person would
+// be asked about once more then goes at once, and so it does after LastBound, and in another cluster,
+// where the agent that has to take it down may go as well.
+func (p *Plan) putLast(f Facts, c counts) {
+	if f.LowerTier {
+		return
+	}
+	going := slices.Clone(p.Unknown)
+	for _, e := range p.Waiting {
+		if f.Now.Sub(f.Live[e].Since) < LastBound {
+			going = append(going, e)
+		}
+	}
+	for _, d := range p.Deletes {
+		if d.Entry.Kind == "HelmRelease" || f.Live[d.Entry].Carries > 0 { // a HelmRelease may not say what it has
+			going = append(going, d.Entry)
+		}
+	}
+	going = slices.DeleteFunc(going, func(e Entry) bool { return !isSync(e) })
+	if len(going) == 0 {
+		return
+	}
+	rest := counts{gone: c.gone}
+	var first []Delete
+	var last []Entry
+	for _, d := range p.Deletes {
+		if !slices.ContainsFunc(going, func(e Entry) bool { return mayNeed(e, d.Entry) }) {
+			first = append(first, d)
+			rest.gone++
+			continue
+		}
+		last = append(last, d.Entry)
+		rest.deletes(d.Entry, f.Live[d.Entry], f.Ignored[d.Entry])
+	}
+	f.Undecided = false // once this plan is carried out
+	if len(last) > 0 && rest.guard(f, *p) == "" {
+		p.Deletes, p.Last, p.LastFor = first, last, going[0]
+	}
+}
+
+// isSync reports whether an object takes down what it applied after it was deleted, and may do so as a
+// service account or by a kubeconfig.
+func isSync(e Entry) bool {
+	return v1alpha1.IsFluxGroup(e.Group) && (e.Kind == "Kustomization" || e.Kind == "HelmRelease")
+}
+
+// mayNeed reports whether a Kustomization or HelmRelease may need an object to take down what it
+// applied. Its account may have rights in any namespace.
+func mayNeed(sync, e Entry) bool {
+	switch {
+	case e.Group == rbac:
+		return true
+	case e.Group != "":
+		return false
+	case e.Kind == "Namespace":
+		return e.Name == sync.Namespace
+	}
+	return e.Namespace == sync.Namespace && (e.Kind == "ServiceAccount" || e.Kind == "Secret" || e.Kind == "ConfigMap")
 }
 
 // counts of a plan.
@@ -533,6 +606,15 @@ func AwaitsMessage(kept []Entry, credential string) string {
 		keys = ", with keys of " + credential
 	}
 	return fmt.Sprintf("%d objects that are no longer declared wait for Clusters to be gone: %s%s", len(told), Names(told), keys)
+}
+
+// LastMessage says what is kept for a Kustomization or HelmRelease that is not gone since the plan before;
+// empty if nothing is.
+func (p Plan) LastMessage() string {
+	if len(p.Last) == 0 || !slices.Contains(p.Waiting, p.LastFor) {
+		return ""
+	}
+	return fmt.Sprintf("%d objects that are no longer declared are kept until %s is gone, which may need them: %s", len(p.Last), p.LastFor, Names(p.Last))
 }
 
 // Protected reports whether deleting the object may destroy a cluster, data that Git does

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 
@@ -34,6 +35,12 @@ var (
 	account    = Entry{Namespace: "gitops", Name: "cascade-sync", Kind: "ServiceAccount", Version: "v1"}
 	images     = Entry{Name: "cascade-images", Group: rbac, Kind: "ClusterRoleBinding", Version: "v1"}
 	wall       = Entry{Name: "cascade-clusters", Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy", Version: "v1"}
+	deployer   = Entry{Namespace: "team", Name: "deployer", Kind: "ServiceAccount", Version: "v1"}
+	rights     = Entry{Namespace: "apps", Name: "deployer", Group: rbac, Kind: "RoleBinding", Version: "v1"}
+	keys       = Entry{Namespace: "team", Name: "kubeconfig", Kind: "Secret", Version: "v1"}
+	child      = Entry{Namespace: "team", Name: "apps", Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization", Version: "v1"}
+	home       = Entry{Name: "team", Kind: "Namespace", Version: "v1"}
+	release    = Entry{Namespace: "team", Name: "web", Group: "helm.toolkit.fluxcd.io", Kind: "HelmRelease", Version: "v2"}
 	deploy     = Entry{Namespace: "apps", Name: "web", Group: "apps", Kind: "Deployment", Version: "v1"}
 )
 
@@ -65,6 +72,7 @@ type outcome struct {
 	Waiting   []Entry
 	OfCluster []Entry
 	Queued    []Entry
+	Last      []Entry
 	Claimed   []Entry
 	Unknown   []Entry
 	Keep      []Entry
@@ -73,7 +81,7 @@ type outcome struct {
 func outcomeOf(p Plan) outcome {
 	o := outcome{
 		Held: p.Held, Protected: p.Protected, Waiting: p.Waiting, OfCluster: p.OfCluster,
-		Queued: p.Queued, Claimed: p.Claimed, Unknown: p.Unknown, Keep: p.Keep,
+		Queued: p.Queued, Last: p.Last, Claimed: p.Claimed, Unknown: p.Unknown, Keep: p.Keep,
 	}
 	for _, d := range p.Deletes {
 		o.Deletes = append(o.Deletes, d.Entry.String())
@@ -84,6 +92,11 @@ func outcomeOf(p Plan) outcome {
 func TestPlanPrune(t *testing.T) {
 	confirmed := with(func(l *Live) { l.Confirmed = true })
 	lockedDown := with(func(l *Live) { l.LockedDown = true })
+	carrying := with(func(l *Live) { l.Carries = 3 })
+	team := []Entry{child, deployer, rights, keys, home}
+	ofTeam := func(at Live) map[Entry]Live {
+		return map[Entry]Live{child: at, deployer: ours, rights: ours, keys: ours, home: ours, configMap: ours}
+	}
 	for name, tc := range map[string]struct {
 		reason string
 		facts  Facts
@@ -179,6 +192,56 @@ func TestPlanPrune(t *testing.T) {
 			facts: Facts{Owned: []Entry{cluster, configMap, other}, Rendered: []Entry{other}, InFlight: "Cluster/fleet/test",
 				Live: map[Entry]Live{cluster: confirmed, configMap: ours}},
 			want: outcome{Deletes: []string{"ConfigMap/apps/settings"}, Queued: []Entry{cluster}, Keep: []Entry{configMap, cluster}},
+		},
+		"Account": {
+			reason: "INV2: a Kustomization takes down what it applied after the API server marked it, as its account and by its kubeconfig (read 831)",
+			facts:  Facts{Owned: append(team, configMap, other), Rendered: []Entry{other}, Live: ofTeam(carrying)},
+			want: outcome{Deletes: []string{"Kustomization/team/apps", "ConfigMap/apps/settings"},
+				Last: []Entry{keys, rights, deployer, home}, Keep: []Entry{rights, configMap, child, deployer, keys, home}},
+		},
+		"AccountGoing": {
+			reason: "it may take long, or wait for a person",
+			facts:  Facts{Owned: append(team, other), Rendered: []Entry{other}, Live: ofTeam(with(func(l *Live) { l.Deleting = true }))},
+			want:   outcome{Waiting: []Entry{child}, Last: []Entry{keys, rights, deployer, home}, Keep: []Entry{rights, child, deployer, keys, home}},
+		},
+		"AccountLate": {
+			reason: "somebody may have revoked them, whatever becomes of it",
+			facts: Facts{Owned: []Entry{child, deployer, other}, Rendered: []Entry{other}, Now: time.Unix(0, 0).Add(LastBound),
+				Live: ofTeam(with(func(l *Live) { l.Deleting, l.Since = true, time.Unix(0, 0) }))},
+			want: outcome{Deletes: []string{"ServiceAccount/team/deployer"}, Waiting: []Entry{child}, Keep: []Entry{child, deployer}},
+		},
+		"AccountGone": {
+			reason: "nobody needs them any more",
+			facts:  Facts{Owned: append(team, other), Rendered: []Entry{other}, Live: ofTeam(Live{State: Absent})},
+			want: outcome{Deletes: []string{"Secret/team/kubeconfig", "RoleBinding/apps/deployer", "ServiceAccount/team/deployer", "Namespace/team"},
+				Keep: []Entry{rights, deployer, keys, home}},
+		},
+		"AccountOfNothing": {
+			reason: "a Kustomization that applied nothing needs nothing",
+			facts:  Facts{Owned: []Entry{child, deployer, other}, Rendered: []Entry{other}, Live: ofTeam(ours)},
+			want:   outcome{Deletes: []string{"Kustomization/team/apps", "ServiceAccount/team/deployer"}, Keep: []Entry{child, deployer}},
+		},
+		"AccountOfRelease": {
+			reason: "the inventory of a HelmRelease that Flux wrote may not say what it installed",
+			facts:  Facts{Owned: []Entry{release, deployer, other}, Rendered: []Entry{other}, Live: map[Entry]Live{release: ours, deployer: ours}},
+			want:   outcome{Deletes: []string{"HelmRelease/team/web"}, Last: []Entry{deployer}, Keep: []Entry{deployer, release}},
+		},
+		"AccountAsked": {
+			reason: "a person deleted the owner of all of it",
+			facts:  Facts{Owned: []Entry{child, deployer}, Asked: true, Live: ofTeam(carrying)},
+			want:   outcome{Deletes: []string{"Kustomization/team/apps"}, Last: []Entry{deployer}, Keep: []Entry{child, deployer}},
+		},
+		"AccountApproved": {
+			reason: "nobody is asked twice about one removal",
+			facts: Facts{Owned: []Entry{child, deployer}, Live: ofTeam(carrying),
+				Approved: hash("", []Delete{{Entry: child, UID: "1"}, {Entry: deployer, UID: "1"}})},
+			want: outcome{Deletes: []string{"Kustomization/team/apps", "ServiceAccount/team/deployer"}, Keep: []Entry{child, deployer}},
+		},
+		"AccountElsewhere": {
+			reason: "the agent of another cluster may go with what it would take down",
+			facts: Facts{Owned: []Entry{child, deployer, other}, Rendered: []Entry{other}, LowerTier: true,
+				Live: map[Entry]Live{child: with(func(l *Live) { l.Carries, l.Confirmed = 3, true }), deployer: ours}},
+			want: outcome{Deletes: []string{"Kustomization/team/apps", "ServiceAccount/team/deployer"}, Keep: []Entry{child, deployer}},
 		},
 		"Claimed": {
 			reason: "INV1: another Kustomization declares it, and all share one field manager; it stays on record until that one takes it or lets go",
@@ -625,7 +688,7 @@ func TestDeleteOrder(t *testing.T) {
 
 // anyFacts draws facts from everything that can be said about objects.
 func anyFacts(r *rand.Rand) Facts {
-	pool := []Entry{configMap, other, secret, namespace, namespace2, cluster2, agent, {Name: "fleet", Kind: "Namespace", Version: "v1"}, cluster, machines, crd, claim, volume, sync, layer, deploy}
+	pool := []Entry{configMap, other, secret, namespace, namespace2, cluster2, agent, {Name: "fleet", Kind: "Namespace", Version: "v1"}, cluster, machines, crd, claim, volume, sync, layer, deploy, child, deployer, rights, home}
 	more, _ := configMaps(r.IntN(60))
 	pool = append(pool, more...)
 	f := Facts{Live: map[Entry]Live{}, Asked: r.IntN(4) == 0, LowerTier: r.IntN(2) == 0, Undecided: r.IntN(4) == 0, Target: "here"}
@@ -674,7 +737,7 @@ func isSyncKind(e Entry) bool { return e.Kind == "Kustomization" }
 func TestPlanPruneProperties(t *testing.T) {
 	const seed = 20260901
 	r := rand.New(rand.NewPCG(seed, 1))
-	deletes, held := 0, 0
+	deletes, held, last := 0, 0, 0
 	for i := range 1500 {
 		f := anyFacts(r)
 		p := PlanPrune(f)
@@ -682,7 +745,7 @@ func TestPlanPruneProperties(t *testing.T) {
 			// Whatever the plan is, its approval changes nothing but Held.
 			f.Approved = p.Hash
 			if approved := PlanPrune(f); approved.Held || approved.Hash != p.Hash ||
-				len(approved.Deletes)+len(approved.Queued) != len(p.Deletes)+len(p.Queued) {
+				len(approved.Deletes)+len(approved.Queued)+len(approved.Last) != len(p.Deletes)+len(p.Queued)+len(p.Last) {
 				t.Fatalf("seed %d, round %d: approved plan is held (%t) or has other deletes", seed, i, approved.Held)
 			}
 		}
@@ -738,6 +801,12 @@ func TestPlanPruneProperties(t *testing.T) {
 		if f.Asked && p.Held && len(p.Protected) == 0 {
 			t.Fatalf("seed %d, round %d: holds what a person asked for", seed, i)
 		}
+		for _, e := range p.Last {
+			if !kept[e] || slices.ContainsFunc(p.Deletes, func(d Delete) bool { return d.Entry == e }) {
+				t.Fatalf("seed %d, round %d: %s is to go last and is deleted, or forgotten", seed, i, e)
+			}
+			last++
+		}
 		clusters := 0
 		for _, d := range p.Deletes {
 			if live := f.Live[d.Entry]; isCluster(d.Entry) {
@@ -771,8 +840,20 @@ func TestPlanPruneProperties(t *testing.T) {
 			}
 		}
 	}
-	if deletes == 0 || held == 0 {
-		t.Fatalf("%d deletes and %d held plans: the properties were not tested", deletes, held)
+	if deletes == 0 || held == 0 || last == 0 {
+		t.Fatalf("%d deletes, %d of them last, and %d held plans: the properties were not tested", deletes, last, held)
+	}
+}
+
+// TestLastMessage: what is kept for a removal that takes its time is told, and not for one that began just now.
+func TestLastMessage(t *testing.T) {
+	p := Plan{Deletes: []Delete{{Entry: child}}, Last: []Entry{deployer}, LastFor: child}
+	if got := p.LastMessage(); got != "" {
+		t.Errorf("at once it is told %q", got)
+	}
+	p.Deletes, p.Waiting = nil, []Entry{child}
+	if got, want := p.LastMessage(), "1 objects that are no longer declared are kept until Kustomization/team/apps is gone, which may need them: ServiceAccount/team/deployer"; got != want {
+		t.Errorf("it is told %q, want %q", got, want)
 	}
 }
 

@@ -125,6 +125,9 @@ func (a *Applier) liveOf(ctx context.Context, e inventory.Entry, u *unstructured
 		Provider:  labels[clusterapi.ProviderLabel],
 		OfAgent:   inventory.AgentLabels(labels),
 	}
+	if live.Deleting {
+		live.Since = u.GetDeletionTimestamp().Time
+	}
 	if isSecret(e) {
 		kind, _, _ := unstructured.NestedString(u.Object, "type")
 		live.ClusterSecret = kind == clusterapi.SecretType

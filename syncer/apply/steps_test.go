@@ -363,6 +363,47 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// TestPruneLast: keys outlive a Kustomization that takes down what it applied by them, and go once it is
+// gone, or does not get done for long (read 831).
+func TestPruneLast(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		gone   bool
+		after  time.Duration
+		left   string
+	}{
+		"Gone":  {"nobody needs them any more", true, time.Minute, ""},
+		"Going": {"it still does", false, inventory.LastBound - time.Minute, "child keys"},
+		"Late":  {"it does not get done", false, inventory.LastBound, "child"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			now := time.Unix(1, 0) // when the server marks what has a finalizer
+			a.now = func() time.Time { return now }
+			child, keys := anObject("Kustomization", "child", &apps), anObject("Secret", "keys", &apps)
+			s.put(child, func(u *unstructured.Unstructured) {
+				u.SetFinalizers([]string{"finalizers.fluxcd.io"})
+				u.Object["spec"] = map[string]any{"prune": true}
+				u.Object["status"] = map[string]any{"inventory": map[string]any{"entries": []any{map[string]any{"id": "x_c__ConfigMap", "v": "v1"}}}}
+			})
+			s.put(keys, nil)
+			res, err := a.Remove(t.Context(), []inventory.Entry{inventory.Of(child), inventory.Of(keys)}, Options{})
+			if err != nil || namesOf(res.Deleted) != "child" || namesOf(res.Inventory) != "child keys" || !res.Pending {
+				t.Fatalf("deleted %q, left %q, pending %t: %v", namesOf(res.Deleted), namesOf(res.Inventory), res.Pending, err)
+			}
+			if now = now.Add(tc.after); tc.gone {
+				s.mu.Lock()
+				delete(s.objects, s.path(child.GroupVersionKind(), "x", "child"))
+				s.mu.Unlock()
+			}
+			if res, err = a.Remove(t.Context(), res.Inventory, Options{}); err != nil || namesOf(res.Inventory) != tc.left || res.Pending == tc.gone {
+				t.Errorf("%s: left %q, pending %t: %v", tc.reason, namesOf(res.Inventory), res.Pending, err)
+			}
+		})
+	}
+}
+
 // TestDeleteMeanwhile: a delete is of the object that the plan saw.
 func TestDeleteMeanwhile(t *testing.T) {
 	for name, tc := range map[string]struct {

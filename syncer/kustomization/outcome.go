@@ -257,8 +257,11 @@ func (r *Reconciler) succeeded(ctx context.Context, run *run) *end {
 	wasReady := was != nil && was.Status == metav1.ConditionTrue && obj.Status.ObservedGeneration == obj.Generation
 	kept := ""
 	if run.sync != nil {
-		if kept = inventory.AwaitsMessage(run.sync.Plan.OfCluster, run.sync.Plan.Credential); kept != "" {
-			kept = "; " + kept
+		plan := run.sync.Plan
+		for _, why := range []string{inventory.AwaitsMessage(plan.OfCluster, plan.Credential), plan.LastMessage()} {
+			if why != "" {
+				kept += "; " + why
+			}
 		}
 	}
 	changed := !wasReady || len(run.changed()) > 0 || run.sync != nil && len(run.sync.Deleted) > 0 || !strings.HasSuffix(was.Message, kept)

@@ -126,6 +126,9 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 		return again(r.handOverPause(res.HandOver))
 	case len(plan.Queued) > 0:
 		status.MarkProgressing(obj, "Waiting for another Cluster to be gone before %d are deleted, the first is %s", len(plan.Queued), plan.Queued[0])
+	case len(plan.Last) > 0:
+		status.MarkProgressing(obj, "Waiting for %s to be gone before %d are deleted that it may need for that, the first is %s", plan.LastFor, len(plan.Last), plan.Last[0])
+		return again(min(run.known.deleting(r.Now()), 30*time.Second))
 	case len(plan.OfCluster) > 0:
 		// They go with their Cluster; who else would answer for them if it stays?
 		keys := ""

@@ -122,6 +122,9 @@ func deleted(r Renderings, before, after map[Identity]*unstructured.Unstructured
 			actions[d.Entry] = Held
 		}
 	}
+	for _, e := range plan.Last {
+		actions[e] = Deleted
+	}
 	for _, e := range slices.Concat(plan.Protected, plan.Needed, plan.OfCluster, plan.Queued, plan.Waiting) {
 		actions[e] = Protected
 	}
