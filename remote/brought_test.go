@@ -79,6 +79,49 @@ func TestGivenBack(t *testing.T) {
 	}
 }
 
+// TestNobodyBrings: a cluster into which no layer brings what is moved is known by that, and not before all of its layers
+// were rendered.
+func TestNobodyBrings(t *testing.T) {
+	idle, brings := []v1alpha1.RolloutPinnedSource{fleetSource}, []v1alpha1.RolloutPinnedSource{}
+	has := v1alpha1.ReportedSource{Kind: fleetSource.Kind, Namespace: fleetSource.Namespace, Name: fleetSource.Name, Revision: commitOne}
+	o := rolloutNamed("waves", v1alpha1.RolloutMoves{Source: &fleetSource})
+	for name, tc := range map[string]struct {
+		reason string
+		layers [][]v1alpha1.RolloutPinnedSource
+		before bool
+		told   []v1alpha1.ReportedSource
+		// idle is what the Child says, and waits whether the cluster is waited for.
+		idle, waits bool
+	}{
+		"Nobody":    {"none of its layers has it", [][]v1alpha1.RolloutPinnedSource{idle, idle}, false, nil, true, false},
+		"One":       {"one has it", [][]v1alpha1.RolloutPinnedSource{idle, brings}, false, nil, false, true},
+		"Since":     {"one has it by now", [][]v1alpha1.RolloutPinnedSource{idle, brings}, true, nil, false, true},
+		"Unknown":   {"one was not rendered, and may have it", [][]v1alpha1.RolloutPinnedSource{idle, nil}, false, nil, false, true},
+		"Restarted": {"a process began, and has rendered nothing yet", [][]v1alpha1.RolloutPinnedSource{nil, nil}, true, nil, true, false},
+		"Left":      {"it is there yet, as one that was not pruned", [][]v1alpha1.RolloutPinnedSource{idle, idle}, false, []v1alpha1.ReportedSource{has}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}})
+			child.Status.Report = &v1alpha1.Report{Ready: true, Brought: &v1alpha1.ReportBrought{Complete: true, Objects: tc.told}}
+			given := pinTo("waves", commitTwo, "")
+			given.Result, given.Idle = v1alpha1.ResultUpdating, tc.before
+			child.Status.Rollouts = []v1alpha1.ChildRollout{given}
+			p := &push{run: &run{child: &child, governing: rollout.Governing{o}}}
+			for _, is := range tc.layers {
+				p.layers = append(p.layers, &seeding{complete: true, layer: layerWith("base", v1alpha1.LayerSpec{}), notes: &layerNotes{idle: is}})
+			}
+			p.noteBrought([]v1alpha1.ChildRollout{given})
+			pin := &child.Status.Rollouts[0]
+			if pin.Idle != tc.idle || pin.Idle && pin.Brought {
+				t.Errorf("%s: on record is %+v, want idle %t", tc.reason, pin, tc.idle)
+			}
+			if c := (&moved{spec: &o.Spec}).cluster(o, &child, pin); c.Idle == tc.waits || c.Ready {
+				t.Errorf("%s: idle %t, ready %t, want it waited for: %t", tc.reason, c.Idle, c.Ready, tc.waits)
+			}
+		})
+	}
+}
+
 // TestBroughtIsKept: what a run found in place is written where another wrote what Rollouts let the child have meanwhile,
 // unless that is of what it found: nobody wakes it for the rest.
 func TestBroughtIsKept(t *testing.T) {
@@ -120,7 +163,7 @@ func TestBroughtIsKept(t *testing.T) {
 			if err := c.Status().Update(t.Context(), live); err != nil {
 				t.Fatal(err)
 			}
-			r.child.Status.Rollouts[0].Brought, r.child.Status.Version = true, "v1.36.0"
+			r.child.Status.Rollouts[0].Brought, r.child.Status.Rollouts[0].Idle, r.child.Status.Version = true, true, "v1.36.0"
 			if err := r.writeStatus(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -131,6 +174,7 @@ func TestBroughtIsKept(t *testing.T) {
 			for i, pin := range got.Status.Rollouts {
 				want := tc.meanwhile[i]
 				want.Brought = tc.want && pin.Name == "waves"
+				want.Idle = want.Brought
 				if pin != want {
 					t.Errorf("%s: the Child has %+v, want %+v", tc.reason, pin, want)
 				}

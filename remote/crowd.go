@@ -41,7 +41,7 @@ func (r *run) mayWait(cluster capibridge.Cluster, selected []*v1alpha1.Layer) bo
 	if !r.crowded() || r.Now().Sub(r.notes.began) >= crowdedFor || r.elsewhere || r.Bridge.MayNameKubeconfig(cluster) || status.Identity == nil ||
 		status.ObservedGeneration != r.child.Generation || status.LastHandledReconcileAt != r.child.Annotations[fluxmeta.ReconcileRequestAnnotation] ||
 		len(selected) != len(status.Layers) || !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ReadyCondition) ||
-		slices.ContainsFunc(status.Rollouts, func(pin v1alpha1.ChildRollout) bool { return !pin.Brought }) {
+		slices.ContainsFunc(status.Rollouts, func(pin v1alpha1.ChildRollout) bool { return !pin.Brought && !pin.Idle }) {
 		return false
 	}
 	return !slices.ContainsFunc(selected, func(layer *v1alpha1.Layer) bool {

@@ -214,17 +214,35 @@ func sentInPart(entry *v1alpha1.ChildLayer) bool {
 	return entry.LastAttemptedDigest != "" && entry.LastAttemptedDigest != entry.Digest
 }
 
-// noteBrought has the Child say of each revision that a run found in place. Given is what Rollouts let the child have
+// noteBrought has the Child say of each revision that a run found in place, and of which no layer brings the object. Given is what Rollouts let the child have
 // when the layers were looked at; another run looks at what they wrote since. What was said before a Rollout gave
 // something back says nothing of it: what was taken back may be on its way, in a run that has not ended or never will.
 func (p *push) noteBrought(given []v1alpha1.ChildRollout) {
 	for _, o := range p.governing {
 		pin := rollout.OnRecord(p.child, rollout.MoverOf(o))
-		if pin == nil || pin.Brought || wasProven(pin) || o.Spec.Moves.KustomizationRef != nil || !slices.ContainsFunc(given, pin.Same) {
+		if of := o.Spec.Moves.Source; pin != nil && of != nil {
+			pin.Idle = p.idle(*of, pin.Idle)
+		}
+		if pin == nil || pin.Idle || pin.Brought || wasProven(pin) || o.Spec.Moves.KustomizationRef != nil || !slices.ContainsFunc(given, pin.Same) {
 			continue
 		}
 		pin.Brought = p.brought(o.Spec.Moves, pin)
 	}
+}
+
+// idle reports whether no layer brings an object that a Rollout moves, by what was rendered of them last. Of one that was not
+// rendered since this process began nobody knows: what was known before stands.
+func (p *push) idle(of v1alpha1.RolloutPinnedSource, before bool) bool {
+	all := true
+	for _, s := range p.layers {
+		switch {
+		case s.notes.idle == nil:
+			all = all && before
+		case !slices.Contains(s.notes.idle, of):
+			return false
+		}
+	}
+	return all
 }
 
 // brought reports whether this run found in place what a Rollout moves, as the Rollouts let the child have it.

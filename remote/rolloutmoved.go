@@ -308,6 +308,7 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 	// brought the agent before the nodes were ready, which may need what the revision brings.
 	has, perhaps := report.BroughtRevision(said, *m.spec.Moves.Source)
 	c.Known, c.New = true, report.HasNothing(said, *m.spec.Moves.Source)
+	c.Idle = pin != nil && pin.Idle && has == ""
 	if has != "" {
 		c.Has = &v1alpha1.RolloutRevision{Revision: has}
 		c.Unpinned = pin != nil && !isContent(m.spec.Moves.Source.Kind, has, pin.Revision) && slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Past == pin.Name })

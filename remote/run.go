@@ -107,6 +107,9 @@ func (r *run) rebase(ctx context.Context) bool {
 	for i := range pins {
 		found := func(pin v1alpha1.ChildRollout) bool { return pin.Brought && pins[i].Same(pin) }
 		pins[i].Brought = pins[i].Brought || slices.ContainsFunc(r.child.Status.Rollouts, found)
+		if n := slices.IndexFunc(r.child.Status.Rollouts, pins[i].Same); n >= 0 {
+			pins[i].Idle = r.child.Status.Rollouts[n].Idle
+		}
 	}
 	r.child.Status.Rollouts = pins
 	r.child.ResourceVersion = live.ResourceVersion

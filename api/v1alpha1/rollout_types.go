@@ -596,6 +596,9 @@ type ChildRollout struct {
 	// layers, and of what is below it, may be of before. It is not set of what was ready already when it was noted.
 	// +optional
 	Brought bool `json:"brought,omitempty"`
+	// Idle: no layer brings the object that is moved into the child, so that nobody waits for it to have the revision.
+	// +optional
+	Idle bool `json:"idle,omitempty"`
 	// Result of it.
 	Result RolloutResult `json:"result"`
 	// Reason of a result that is neither Updating nor Succeeded.

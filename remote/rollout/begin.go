@@ -200,7 +200,7 @@ func (d *decision) starters(members []*member) []*member {
 		switch {
 		case goal == nil, d.cutOff(m, goal.RolloutRevision), d.rolls(m, goal.RolloutRevision), m.pin == nil && !m.Known, m.changing() && m.has(goal.RolloutRevision):
 		case m.refused(goal.RolloutRevision):
-		case m.has(goal.RolloutRevision) && !m.is(v1alpha1.ResultDeferred):
+		case m.has(goal.RolloutRevision) && (m.Idle || !m.is(v1alpha1.ResultDeferred)):
 			if m.pin.Run < goal.run {
 				// The same revision in another run: it has it. What is ill below it by then is not of this run.
 				to := *m.pin
@@ -250,6 +250,7 @@ func (d *decision) start(m *member, to goal) {
 	m.set(v1alpha1.ChildRollout{
 		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: below, Underway: underway,
 		Past: m.has(to.RolloutRevision) && m.pin.Past, Brought: m.has(to.RolloutRevision) && m.pin.Brought,
+		Idle: m.pin != nil && m.pin.Idle, // which another revision of it does not change
 	})
 	d.soon(d.terms().Deadline.Duration)
 }

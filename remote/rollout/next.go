@@ -39,6 +39,9 @@ type Cluster struct {
 	// Busy is why it is not Ready, as a clause for people, where that is nothing but what is on its way in a tier by
 	// itself: it may come of the revision, or of a commit of the tier's own. Empty otherwise.
 	Busy string
+	// Idle: no layer brings what is moved into the cluster. It may have a revision of it, for when one does; nobody waits for
+	// that, and it proves nothing.
+	Idle bool
 	// Rolling is why the cluster is left alone: it changes by itself, or a person paused or suspended it; empty if it is not.
 	Rolling string
 	// Withheld is why it is left alone where that is because a person suspended what makes it, as a clause for people: what it
@@ -361,7 +364,7 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
 		case m.Elsewhere:
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
-		case d.skipped(m, m.pin.RolloutRevision):
+		case d.skipped(m, m.pin.RolloutRevision), m.Idle:
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
 		case inHand(m.Rolling) && (m.changing() || late):
 			m.result(d.now, v1alpha1.ResultDeferred, m.Rolling) // and begins again: nothing is sent to it, also not what mends it
@@ -389,7 +392,7 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		case !reached && !d.lost(m): // a heartbeat that got lost
 		case m.Elsewhere:
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonManagedElsewhere)
-		case d.skipped(m, m.pin.RolloutRevision):
+		case d.skipped(m, m.pin.RolloutRevision), m.Idle:
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
 		case reached:
 			m.result(d.now, v1alpha1.ResultDegraded, v1alpha1.ReasonChildrenNotReady)
@@ -403,7 +406,7 @@ func (d *decision) judgeOne(m *member, terms v1alpha1.RolloutTerms) {
 		case m.dirty:
 		case reached && m.Ready:
 			m.result(d.now, v1alpha1.ResultSucceeded, "")
-		case !m.Elsewhere && d.skipped(m, m.pin.RolloutRevision):
+		case !m.Elsewhere && (m.Idle || d.skipped(m, m.pin.RolloutRevision)):
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonProgressing)
 		}
 	case v1alpha1.ResultUnreachable:

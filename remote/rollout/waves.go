@@ -133,7 +133,7 @@ func (d *decision) open(m *member, r v1alpha1.RolloutRevision) bool {
 	switch {
 	case m.has(r) && !m.is(v1alpha1.ResultDeferred):
 		return m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded)
-	case d.skipped(m, r), m.refused(r), d.missed(m):
+	case d.skipped(m, r), m.refused(r), d.missed(m), m.Idle && m.has(r):
 		return false
 	case m.pin == nil && !m.Known:
 		// An agent that began a moment ago has asked nobody yet. One that does not tell for longer comes when it does.
@@ -265,7 +265,7 @@ func soakOf(w *v1alpha1.RolloutWave) time.Duration {
 func (d *decision) proof(run *v1alpha1.RolloutRun, members []*member, soak time.Duration) proof {
 	var p proof
 	for _, m := range members {
-		if d.skipped(m, run.RolloutRevision) && !m.has(run.RolloutRevision) {
+		if m.Idle || d.skipped(m, run.RolloutRevision) && !m.has(run.RolloutRevision) {
 			continue
 		}
 		p.of++

@@ -1,0 +1,98 @@
+package rollout_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cascade-gitops/cascade/api/v1alpha1"
+)
+
+// TestIdle: a cluster into which no layer brings what is moved does not fail for that, is not waited for, and proves
+// nothing. It may have what the others have, for when a layer brings it.
+func TestIdle(t *testing.T) {
+	waves := []v1alpha1.RolloutWave{wave("canary", 1, 0), wave("rest", 2, 0)}
+	// idles are clusters that have nothing of it, though they are well.
+	idles := func(s *story, is bool, names ...string) {
+		for _, name := range names {
+			c := s.cluster(name)
+			c.Idle, c.Has, c.Healthy, c.Ready = is, nil, true, false
+		}
+	}
+	tellAll(t, []tale{
+		{name: "in the last wave", reason: "the run passes without them", waves: waves, clusters: []string{"canary1", "rest1", "rest2", "rest3"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			idles(s, true, "rest1", "rest2", "rest3")
+			for range 4 {
+				s.decide()
+			}
+			s.at(second, "canary1", "rest1", "rest2", "rest3")
+			s.after(20 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.result("rest1", v1alpha1.ResultDeferred)
+		}},
+		{name: "it failed already", reason: "an agent of before did not know why it is not ready", waves: waves, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.spec.Waves[0].MaxFailures.IntVal = 1
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary2")
+			s.cluster("canary2").Ready = false
+			s.after(10 * time.Minute)
+			s.decide()
+			s.result("canary2", v1alpha1.ResultFailed)
+			idles(s, true, "canary2")
+			s.decide()
+			s.result("canary2", v1alpha1.ResultDeferred)
+		}},
+		{name: "all of them", reason: "nobody proves the revision", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			idles(s, true, "canary1", "rest1")
+			for range 6 {
+				s.decide()
+				s.after(10 * time.Minute)
+			}
+			s.phase(v1alpha1.RolloutProgressing)
+			s.held(v1alpha1.ReasonWaveUnproven)
+		}},
+		{name: "a layer brings it", reason: "it is waited for, and has its deadline from then on", waves: waves, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			idles(s, true, "canary2")
+			s.decide()
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			s.result("canary2", v1alpha1.ResultDeferred)
+			s.after(9 * time.Minute)
+			idles(s, false, "canary2")
+			s.takes(true, "canary1")
+			s.decide()
+			s.result("canary2", v1alpha1.ResultUpdating)
+			s.after(9 * time.Minute)
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+		}},
+		{name: "what is taken back", reason: "it is taken back there, too, and nobody waits for it", waves: waves, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.spec.OnFailure = v1alpha1.FailureRevert
+			s.commit(second)
+			idles(s, true, "canary2")
+			s.decide()
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			s.after(10 * time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutReverting)
+			for range 3 {
+				s.decide()
+			}
+			s.at(first, "canary1", "canary2", "rest1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+		}},
+	})
+}
