@@ -186,8 +186,9 @@ func (f *rolloutFacts) refusals(ctx context.Context, o *v1alpha1.Rollout, m *mov
 	if f.Candidate != nil {
 		revisions = append(revisions, f.Candidate.Revision)
 	}
-	if run, good := o.Status.Run, o.Status.LastGood; run != nil && good != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) {
-		revisions = append(revisions, good.Revision) // that many take back
+	if run, good := o.Status.Run, o.Status.LastGood; run != nil && good != nil && (rollout.Active(run) || run.Phase == v1alpha1.RolloutReverted || rollout.Reverts(&o.Status, f.Requests)) {
+		// Many take that back: at once, should this be the decision in which the run turns back.
+		revisions = append(revisions, good.Revision)
 	}
 	given := givenNext(o, f.Candidate)
 	f.Unbuilt = map[string]bool{}

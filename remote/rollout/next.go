@@ -436,8 +436,7 @@ func (d *decision) heed() {
 	if run == nil {
 		return
 	}
-	good := d.status.LastGood
-	reverts := ask.Revert != run.StaleRevert && Means(requested(ask.Revert), &d.status) && good != nil && good.RolloutRevision != run.RolloutRevision
+	reverts := Reverts(&d.status, ask)
 	// Who wants both wants the clusters to go back.
 	if Active(run) && !reverts && ask.Abort != run.StaleAbort && Means(requested(ask.Abort), &d.status) {
 		d.end(v1alpha1.RolloutAborted)

@@ -92,6 +92,13 @@ func Means(words string, status *v1alpha1.RolloutStatus) bool {
 	return Names(words, run.RolloutRevision)
 }
 
+// Reverts reports whether a person asks that what the run of a Rollout brought is taken back, and there is something to go
+// back to.
+func Reverts(status *v1alpha1.RolloutStatus, ask Requests) bool {
+	run, good := status.Run, status.LastGood
+	return run != nil && good != nil && good.RolloutRevision != run.RolloutRevision && ask.Revert != run.StaleRevert && Means(requested(ask.Revert), status)
+}
+
 // Approvals reads the annotations by which a person lets waves begin. What is not of the
 // form <wave>=<revision> approves nothing.
 func Approvals(annotations map[string]string) []Approval {
