@@ -414,6 +414,10 @@ func TestAims(t *testing.T) {
 	some.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": "a"}}
 	fresh := mover.DeepCopy()
 	fresh.Status.Run = nil
+	back := mover.DeepCopy()
+	back.Status.Run.Phase = v1alpha1.RolloutAborted
+	back.Status.LastGood = &v1alpha1.RolloutGood{RolloutRevision: v1alpha1.RolloutRevision{Revision: "r1"}}
+	back.Status.Candidate = &v1alpha1.RolloutRevision{Revision: "r1"}
 	past := child("a", "r3", pinTo("base", "r2", ""))
 	past.Status.Layers[0].Past = "base"
 	pending := child("a", "")
@@ -433,6 +437,7 @@ func TestAims(t *testing.T) {
 		"Moving":  {"it may have it and does not yet", []v1alpha1.Rollout{*mover}, []v1alpha1.Child{child("a", "r1", pinTo("base", "r2", ""))}, "r2", v1alpha1.ChildCounts{Total: 1, Updating: 1}, "Unknown/Progressing", "it has r1 and is to have r2"},
 		"Back":    {"on its way to an older one", []v1alpha1.Rollout{*mover}, []v1alpha1.Child{child("a", "r2", pinTo("base", "r1", ""))}, "r2", v1alpha1.ChildCounts{Total: 1, Updating: 1}, "Unknown/Progressing", "it has r2 and is to have r1"},
 		"Past":    {"an earlier version brought it the newest one", []v1alpha1.Rollout{*mover}, []v1alpha1.Child{past}, "r2", v1alpha1.ChildCounts{Total: 1, Waiting: 1}, "False/RolloutPending", "1 of 1 clusters wait for Rollout base"},
+		"SetBack": {"a run was aborted before anybody had its revision, and the source is back", []v1alpha1.Rollout{*back}, []v1alpha1.Child{child("a", "r1", pinTo("base", "r1", ""))}, "r1", v1alpha1.ChildCounts{Total: 1, Current: 1}, "True/Succeeded", "in place on all 1"},
 		"Part":    {"the others follow the newest", []v1alpha1.Rollout{*some}, []v1alpha1.Child{child("a", "r2", pinTo("base", "r2", "")), child("b", "r3")}, "r2", v1alpha1.ChildCounts{Total: 2, Current: 2}, "True/Succeeded", "in place on all 2"},
 		"NoRun":   {"the Rollout was made a moment ago", []v1alpha1.Rollout{*fresh}, []v1alpha1.Child{child("a", "r3"), pending}, "r3", v1alpha1.ChildCounts{Total: 2, Waiting: 2}, "False/RolloutPending", "2 of 2 clusters wait"},
 		"Two":     {"", []v1alpha1.Rollout{*mover, *rolloutNamed("z", movesLayer("base"))}, []v1alpha1.Child{child("a", "r2")}, "r3", v1alpha1.ChildCounts{Total: 1, Failed: 1}, "False/ChildrenNotReady", "RolloutConflict"},

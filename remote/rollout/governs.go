@@ -163,8 +163,8 @@ func unproven(pin *v1alpha1.ChildRollout) bool {
 }
 
 // Wanted is the revision that a Rollout brings to its clusters now: that of its run, or
-// what the clusters go back to; nil before there is any. Without a run it is the last good
-// one, or the first candidate.
+// what the clusters, or the source after it was aborted, go back to; nil before there is any.
+// Without a run it is the last good one, or the first candidate.
 func Wanted(r *v1alpha1.Rollout) *v1alpha1.RolloutRevision {
 	status := &r.Status
 	var good *v1alpha1.RolloutRevision
@@ -172,7 +172,7 @@ func Wanted(r *v1alpha1.Rollout) *v1alpha1.RolloutRevision {
 		good = &status.LastGood.RolloutRevision
 	}
 	switch run := status.Run; {
-	case run != nil && good != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted):
+	case run != nil && good != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted || sourceIsBack(status)):
 		return good
 	case run != nil:
 		return &run.RolloutRevision

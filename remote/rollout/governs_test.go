@@ -137,6 +137,8 @@ func TestWanted(t *testing.T) {
 		"Run":       {"", v1alpha1.RolloutStatus{Candidate: &three, LastGood: good, Run: run(v1alpha1.RolloutProgressing)}, &two},
 		"Halted":    {"a person may let it go on", v1alpha1.RolloutStatus{LastGood: good, Run: run(v1alpha1.RolloutHalted)}, &two},
 		"Reverting": {"the clusters go back", v1alpha1.RolloutStatus{LastGood: good, Run: run(v1alpha1.RolloutReverting)}, &one},
+		"Aborted":   {"some may have it", v1alpha1.RolloutStatus{Candidate: &two, LastGood: good, Run: run(v1alpha1.RolloutAborted)}, &two},
+		"SetBack":   {"it was aborted, and the source is back", v1alpha1.RolloutStatus{Candidate: &one, LastGood: good, Run: run(v1alpha1.RolloutAborted)}, &one},
 		"Reverted":  {"they are back", v1alpha1.RolloutStatus{LastGood: good, Run: run(v1alpha1.RolloutReverted)}, &one},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -241,9 +241,16 @@ func Active(r *v1alpha1.RolloutRun) bool {
 // IsBack reports whether the source of a Rollout is back at the last good revision after another
 // one was taken back or aborted, and all clusters are ready at that: all is as it should be.
 func IsBack(status *v1alpha1.RolloutStatus) bool {
-	run, good, newest, c := status.Run, status.LastGood, status.Candidate, status.Clusters
+	c := status.Clusters
+	return sourceIsBack(status) && c.Failed+c.Updating+c.Pending == 0
+}
+
+// sourceIsBack reports whether the source of a Rollout is back at the last good revision after another one was taken
+// back or aborted.
+func sourceIsBack(status *v1alpha1.RolloutStatus) bool {
+	run, good, newest := status.Run, status.LastGood, status.Candidate
 	ended := run != nil && (run.Phase == v1alpha1.RolloutReverted || run.Phase == v1alpha1.RolloutAborted)
-	return ended && good != nil && newest != nil && *newest == good.RolloutRevision && run.RolloutRevision != *newest && c.Failed+c.Updating+c.Pending == 0
+	return ended && good != nil && newest != nil && *newest == good.RolloutRevision && run.RolloutRevision != *newest
 }
 
 // Pending reports whether a Rollout is on its way, or is about to be. One that was looked at
