@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +66,8 @@ type exchanged struct {
 	approvals []rollout.Approval
 	// refused is why a tag does not approve, or tags cannot be read.
 	refused rollout.Hold
+	// last is the reference of the last tag that was read.
+	last string
 
 	published *v1alpha1.RolloutProof
 	// unpublished is why the last good commit is not published.
@@ -231,7 +232,7 @@ func (x *exchange) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		x.readUpstream(ctx, o, from, before, is)
 	}
 	if o.Spec.ApprovalTags != nil {
-		is.approvals, is.refused = x.readApprovals(ctx, o, from)
+		is.approvals, is.refused, is.last = x.readApprovals(ctx, o, from, before)
 	}
 	if o.Spec.Publish != nil {
 		is.published, is.unpublished = x.publish(ctx, o, from)
@@ -363,68 +364,6 @@ func (x *exchange) proofs(ctx context.Context, namespace string, from source.Key
 		return fails(v1alpha1.ReasonUpstreamInvalid, "cannot use %s: %v", reference, err)
 	}
 	return proofs, tag, rollout.Hold{}
-}
-
-// readApprovals reads the tags that approve waves of the run. They are on its commit.
-func (x *exchange) readApprovals(ctx context.Context, o *v1alpha1.Rollout, from source.Key) ([]rollout.Approval, rollout.Hold) {
-	run := o.Status.Run
-	if run == nil || !rollout.Active(run) {
-		return nil, rollout.Hold{}
-	}
-	commit, err := rollout.Commit(run.Revision)
-	if err != nil {
-		return nil, rollout.Hold{}
-	}
-	waits := func(wave string) bool {
-		return (wave == rollout.End || slices.ContainsFunc(run.Terms.Waves, func(w v1alpha1.RolloutWave) bool { return w.Name == wave })) &&
-			!slices.ContainsFunc(run.Approvals, func(a v1alpha1.RolloutApproval) bool { return a.Wave == wave })
-	}
-	prefix := rollout.ApprovalPrefix(o)
-	tags, err := x.Repositories.Tags(ctx, from.NamespacedName, func(commits map[string]string) []string {
-		var names []string
-		for reference, on := range commits {
-			if on == commit && waits(rollout.ApprovedWave(prefix, strings.TrimPrefix(reference, "refs/tags/"))) && strings.HasPrefix(reference, "refs/tags/") {
-				names = append(names, reference)
-			}
-		}
-		// The first ones are read. Whoever may write tags, without a key, is not to fill these with waves that nobody has to approve.
-		optional := func(reference string) int {
-			wave := rollout.ApprovedWave(prefix, strings.TrimPrefix(reference, "refs/tags/"))
-			if slices.ContainsFunc(run.Terms.Waves, func(w v1alpha1.RolloutWave) bool { return w.Name == wave && w.Approval != v1alpha1.ApprovalRequired }) {
-				return 1
-			}
-			return 0
-		}
-		slices.SortFunc(names, func(a, b string) int { return cmp.Or(optional(a)-optional(b), strings.Compare(a, b)) })
-		return names
-	})
-	if err != nil {
-		return nil, rollout.Hold{Reason: v1alpha1.ReasonTagsUnreadable, Message: short(fmt.Sprintf("cannot read the tags of GitRepository %s: %v", from.NamespacedName, err))}
-	}
-	if len(tags) == 0 {
-		return nil, rollout.Hold{}
-	}
-	secret := types.NamespacedName{Namespace: o.Namespace, Name: o.Spec.ApprovalTags.SecretRef.Name}
-	keys, err := x.Repositories.Keys(ctx, secret)
-	if err != nil {
-		return nil, rollout.Hold{Reason: v1alpha1.ReasonTagRefused, Message: short(err.Error())}
-	}
-	var approvals []rollout.Approval
-	var refused rollout.Hold
-	for i := range tags {
-		tag := &tags[i]
-		key, err := tag.Verify(keys)
-		if err == nil && tag.Reference != "refs/tags/"+tag.Name {
-			// Who can write tags could give one that was signed for something else another name.
-			err = fmt.Errorf("the tag that %s points to was signed as %.100q", tag.Reference, tag.Name)
-		}
-		if err != nil {
-			refused = rollout.Hold{Reason: v1alpha1.ReasonTagRefused, Message: short(fmt.Sprintf("%s approves nothing: %v", tag.Reference, err))}
-			continue
-		}
-		approvals = append(approvals, rollout.Approval{Wave: rollout.ApprovedWave(prefix, tag.Name), Revision: tag.Commit, By: tag.Tagger, Tag: tag.Name, Key: short(key)})
-	}
-	return approvals, refused
 }
 
 // upstream are the facts about what another environment proved, and what identifies what

@@ -408,7 +408,7 @@ func TestExchangeOfApprovals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		approvals, refused := x.readApprovals(t.Context(), o, from)
+		approvals, refused, _ := x.readApprovals(t.Context(), o, from, nil)
 		if (len(approvals) > 0) != tt.approves || (refused.Reason == v1alpha1.ReasonTagRefused) != tt.refused {
 			t.Errorf("%s: approvals %+v, refused %+v", tt.reason, approvals, refused)
 		}
@@ -423,11 +423,11 @@ func TestExchangeOfApprovals(t *testing.T) {
 	}
 	run.Approvals = []v1alpha1.RolloutApproval{{Wave: "rest"}}
 	s.fails = nil
-	if approvals, refused := x.readApprovals(t.Context(), o, from); len(approvals) > 0 || refused.Reason != "" {
+	if approvals, refused, _ := x.readApprovals(t.Context(), o, from, nil); len(approvals) > 0 || refused.Reason != "" {
 		t.Errorf("of a wave that was approved: %+v, %+v", approvals, refused)
 	}
 	s.fails = errors.New("it does not answer")
-	if _, refused := x.readApprovals(t.Context(), o, from); refused.Reason != v1alpha1.ReasonTagsUnreadable {
+	if _, refused, _ := x.readApprovals(t.Context(), o, from, nil); refused.Reason != v1alpha1.ReasonTagsUnreadable {
 		t.Errorf("refused %+v", refused)
 	}
 }
@@ -449,11 +449,17 @@ func TestExchangeBesideOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var before *exchanged
+	looks := func() *exchanged {
+		is := &exchanged{}
+		is.approvals, is.refused, is.last = x.readApprovals(t.Context(), o, from, before)
+		before = is
+		return is
+	}
 	approves := func(reason string) {
 		t.Helper()
-		approvals, refused := x.readApprovals(t.Context(), o, from)
-		if len(approvals) != 1 || approvals[0].Wave != "rest" || refused.Reason != v1alpha1.ReasonTagRefused {
-			t.Errorf("%s: approvals %+v, refused %+v", reason, approvals, refused)
+		if is := looks(); len(is.approvals) != 1 || is.approvals[0].Wave != "rest" || is.refused.Reason != v1alpha1.ReasonTagRefused {
+			t.Errorf("%s: approvals %+v, refused %+v", reason, is.approvals, is.refused)
 		}
 	}
 	push(prefix + "rest/bob")
@@ -464,4 +470,24 @@ func TestExchangeBesideOthers(t *testing.T) {
 		push(fmt.Sprintf(prefix+"canary/%02d", n))
 	}
 	approves("as many as are read, for a wave that nobody has to approve")
+	for n := range 20 {
+		push(fmt.Sprintf(prefix+"_end/%02d", n))
+	}
+	approves("and for the end, before the run is there")
+	before = nil
+	approves("for the first time")
+	for n := range 50 {
+		push(fmt.Sprintf(prefix+"rest/%03d", n))
+	}
+	approves("more than are read, of the wave itself, beside one that approved before")
+	before = nil
+	n := 1
+	for ; n < 10 && len(looks().approvals) == 0; n++ {
+	}
+	if n != 3 {
+		t.Errorf("fifty tags that nobody signed, before the one that approves: it is read at look %d, want 3", n)
+	}
+	for range 3 {
+		approves("once it was read")
+	}
 }

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -163,6 +164,54 @@ func ApprovedWave(prefix, tag string) string {
 	}
 	wave, _, _ := strings.Cut(rest, "/")
 	return wave
+}
+
+// InTurn is the order in which tags that may approve waves of a run are read, by their references, of which the first ones
+// are. Whoever may write tags, without a key, is not to fill these: those that approved when they were read last come
+// first, then those of waves that somebody has to approve, the one with the plain name of each before others. Of the rest
+// those come after the one that was read last, so that each has its turn.
+func InTurn(run *v1alpha1.RolloutRun, prefix string, references, approved []string, last string, most int) []string {
+	tag := func(reference string) string { return strings.TrimPrefix(reference, "refs/tags/") }
+	rank := func(reference string) int {
+		wave := ApprovedWave(prefix, tag(reference))
+		switch {
+		case slices.Contains(approved, reference):
+			return 0
+		case !needsApproval(run, wave), slices.ContainsFunc(approved, func(a string) bool { return ApprovedWave(prefix, tag(a)) == wave }):
+			return 3
+		case tag(reference) == prefix+"/"+wave:
+			return 1
+		}
+		return 2
+	}
+	all := slices.Clone(references)
+	slices.SortFunc(all, func(a, b string) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a, b)) })
+	if len(all) <= most {
+		return all
+	}
+	cut := rank(all[most])
+	from := slices.IndexFunc(all, func(r string) bool { return rank(r) == cut })
+	var next, before, after []string
+	for _, r := range all[from:] {
+		switch {
+		case rank(r) != cut:
+			after = append(after, r)
+		case r > last:
+			next = append(next, r)
+		default:
+			before = append(before, r)
+		}
+	}
+	return slices.Concat(all[:from], next, before, after)
+}
+
+// needsApproval reports whether a person has to approve a wave of a run, as far as it is known by now.
+func needsApproval(run *v1alpha1.RolloutRun, wave string) bool {
+	if wave == End {
+		return int(run.Wave) >= len(run.Terms.Waves)-1
+	}
+	i := slices.IndexFunc(run.Terms.Waves, func(w v1alpha1.RolloutWave) bool { return w.Name == wave })
+	return i >= 0 && (run.Terms.Waves[i].Approval == v1alpha1.ApprovalRequired || run.Unproven && i == int(run.Wave))
 }
 
 // Skip reads from the annotations of a Child which revision of a Rollout it does without.

@@ -21,8 +21,8 @@ import (
 // ErrNoReference: the repository has no such reference, or it leads to no annotated tag.
 var ErrNoReference = errors.New("the repository has no such tag")
 
-// mostTags bounds the annotated tags that are read of a repository at once.
-const mostTags = 20
+// MostTags bounds the annotated tags that are read of a repository at once.
+const MostTags = 20
 
 // Tag is an annotated tag on a commit, as somebody wrote it.
 type Tag struct {
@@ -77,7 +77,7 @@ func (m *Mirrors) Tags(ctx context.Context, origin Origin, pick func(commits map
 	}
 	names := pick(commits)
 	var tags []Tag
-	for _, name := range names[:min(len(names), mostTags)] {
+	for _, name := range names[:min(len(names), MostTags)] {
 		commit, ok := adv.Peeled[name]
 		if !ok {
 			continue
