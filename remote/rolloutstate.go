@@ -27,7 +27,7 @@ func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
 	}
 	working, stalled := false, false
 	switch {
-	case hold.Reason == v1alpha1.ReasonNoChildren && (run == nil || run.Phase == v1alpha1.RolloutProgressing || run.Phase == v1alpha1.RolloutSuperseded):
+	case hold.Reason == v1alpha1.ReasonNoChildren && (run == nil || run.Phase == v1alpha1.RolloutProgressing || run.Phase == v1alpha1.RolloutSuperseded || isOvertaken(o)):
 		// There is nothing to wait for: what makes the clusters may wait for the Rollout.
 		ready(metav1.ConditionTrue, hold.Reason, "%s", hold.Message)
 	case run == nil && hold.Reason != "":
@@ -67,6 +67,13 @@ func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
 	}
 	mark(o, fluxmeta.ReconcilingCondition, working)
 	mark(o, fluxmeta.StalledCondition, stalled)
+}
+
+// isOvertaken reports whether the newest revision is another one than that of a run that was taken back or aborted.
+func isOvertaken(o *v1alpha1.Rollout) bool {
+	run, newest := o.Status.Run, o.Status.Candidate
+	ended := run != nil && (run.Phase == v1alpha1.RolloutReverted || run.Phase == v1alpha1.RolloutAborted)
+	return ended && newest != nil && *newest != run.RolloutRevision
 }
 
 // sayExchange sets the conditions of what travels between environments. is is nil while

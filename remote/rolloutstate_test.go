@@ -31,23 +31,33 @@ func TestSayNoClusters(t *testing.T) {
 	for _, tt := range []struct {
 		reason string
 		phase  v1alpha1.RolloutPhase
+		newest string
 		want   metav1.ConditionStatus
 		says   string
 	}{
-		{"before the first run", "", metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
-		{"the last cluster of a run went", v1alpha1.RolloutProgressing, metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
-		{"a run ended for the next one", v1alpha1.RolloutSuperseded, metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
-		{"the last run passed", v1alpha1.RolloutCompleted, metav1.ConditionTrue, v1alpha1.ReasonSucceeded},
-		{"the last run was aborted", v1alpha1.RolloutAborted, metav1.ConditionFalse, v1alpha1.ReasonAborted},
-		{"the last run was reverted", v1alpha1.RolloutReverted, metav1.ConditionFalse, v1alpha1.ReasonReverted},
+		{"before the first run", "", "", metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
+		{"the last cluster of a run went", v1alpha1.RolloutProgressing, "v2", metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
+		{"a run ended for the next one", v1alpha1.RolloutSuperseded, "v3", metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
+		{"the last run passed", v1alpha1.RolloutCompleted, "v2", metav1.ConditionTrue, v1alpha1.ReasonSucceeded},
+		{"the last run was aborted", v1alpha1.RolloutAborted, "v2", metav1.ConditionFalse, v1alpha1.ReasonAborted},
+		{"the last run was reverted", v1alpha1.RolloutReverted, "v2", metav1.ConditionFalse, v1alpha1.ReasonReverted},
+		{"and another commit came since", v1alpha1.RolloutAborted, "v3", metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
+		{"which mends it", v1alpha1.RolloutReverted, "v3", metav1.ConditionTrue, v1alpha1.ReasonNoChildren},
 	} {
-		o := &v1alpha1.Rollout{}
+		o := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "web"}}
 		if tt.phase != "" {
-			o.Status.Run = &v1alpha1.RolloutRun{Phase: tt.phase}
+			o.Status.Run = &v1alpha1.RolloutRun{RolloutRevision: v1alpha1.RolloutRevision{Revision: "v2"}, Phase: tt.phase}
+			o.Status.Candidate = &v1alpha1.RolloutRevision{Revision: tt.newest}
 		}
 		sayRollout(o, rollout.Hold{Reason: v1alpha1.ReasonNoChildren, Message: "no cluster is selected"})
 		if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition); c.Status != tt.want || c.Reason != tt.says {
 			t.Errorf("%s: %s %s, want %s %s", tt.reason, c.Status, c.Reason, tt.want, tt.says)
+		}
+		metrics := NewRolloutMetrics(prometheus.NewRegistry())
+		metrics.record(o)
+		alerts := testutil.ToFloat64(metrics.phase.WithLabelValues("fleet", "web", string(v1alpha1.RolloutReverted)))+testutil.ToFloat64(metrics.phase.WithLabelValues("fleet", "web", string(v1alpha1.RolloutAborted))) > 0
+		if alerts != (tt.want == metav1.ConditionFalse) {
+			t.Errorf("%s: it is in the metrics as one that was taken back or aborted: %t", tt.reason, alerts)
 		}
 	}
 }
