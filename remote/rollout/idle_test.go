@@ -34,8 +34,7 @@ func TestIdle(t *testing.T) {
 			s.phase(v1alpha1.RolloutCompleted)
 			s.result("rest1", v1alpha1.ResultDeferred)
 		}},
-		{name: "it failed already", reason: "an agent of before did not know why it is not ready", waves: waves, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
-			s.spec.Waves[0].MaxFailures.IntVal = 1
+		{name: "it failed already", reason: "an agent of before did not know why it is not ready", waves: []v1alpha1.RolloutWave{wave("canary", 1, 1), wave("rest", 2, 0)}, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
 			s.at(second, "canary2")
