@@ -2,6 +2,7 @@ package release
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"helm.sh/helm/v4/pkg/storage/driver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
@@ -66,7 +68,7 @@ func (d definitions) apply(cfg *action.Configuration, obj *v2.HelmRelease, c *ch
 	cfg.Logger().Info(fmt.Sprintf("applying CustomResourceDefinition(s) with policy %s", policy))
 	var applied kube.ResourceList
 	if policy == v2.Create {
-		applied, err = createDefinitions(cfg, list, d.serverSide)
+		applied, err = createDefinitions(cfg, obj, list, d.serverSide)
 	} else {
 		applied, err = replaceDefinitions(cfg, list, d.serverSide)
 	}
@@ -166,7 +168,7 @@ func buildDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, c *chart.C
 
 // createDefinitions creates those that are not there yet. Each is looked for first: what is applied by the
 // server is replaced if it is there, and an older definition takes fields away from all objects of its kind.
-func createDefinitions(cfg *action.Configuration, list kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
+func createDefinitions(cfg *action.Configuration, obj *v2.HelmRelease, list kube.ResourceList, serverSide bool) (kube.ResourceList, error) {
 	var created kube.ResourceList
 	for i, info := range list {
 		there, err := liveDefinition(info)
@@ -174,7 +176,11 @@ func createDefinitions(cfg *action.Configuration, list kube.ResourceList, server
 			return nil, err
 		}
 		var res *kube.Result
-		if there == nil {
+		if there != nil {
+			if err := answerFor(cfg, obj, there); err != nil {
+				return nil, err
+			}
+		} else {
 			res, err = cfg.KubeClient.Create(list[i:i+1], kube.ClientCreateOptionServerSideApply(serverSide, serverSide))
 		}
 		switch {
@@ -188,6 +194,33 @@ func createDefinitions(cfg *action.Configuration, list kube.ResourceList, server
 		}
 	}
 	return created, nil
+}
+
+// answerFor puts the labels of the HelmRelease on a definition that is there and no release's. Who else has it may drop
+// it, and leaves it to another owner by the labels of that one alone. Nothing else of it changes. It is not applied: the
+// server takes off what a manager applied before and does not name now.
+func answerFor(cfg *action.Configuration, obj *v2.HelmRelease, there *resource.Info) error {
+	live, err := meta.Accessor(there.Object)
+	if err != nil {
+		return fmt.Errorf("failed to read CustomResourceDefinition %s: %w", there.Name, err)
+	}
+	// What has Helm's mark is of the templates of a release, also of one that a person installed.
+	if live.GetDeletionTimestamp() != nil || live.GetLabels()[ownerName] != "" || live.GetAnnotations()[releaseName] != "" {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": originLabels(obj)}})
+	if err != nil {
+		return fmt.Errorf("failed to label CustomResourceDefinition %s: %w", there.Name, err)
+	}
+	_, err = resource.NewHelper(there.Client, there.Mapping).WithFieldManager(fieldManager).Patch(there.Namespace, there.Name, types.MergePatchType, patch, nil)
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+		// An account may create definitions and change none, or a policy says so. The release works without the labels.
+		cfg.Logger().Warn(fmt.Sprintf("CustomResourceDefinition %s does not get the labels of this HelmRelease; its owner of now keeps it", there.Name), "error", err)
+	case err != nil:
+		return fmt.Errorf("failed to label CustomResourceDefinition %s: %w", there.Name, err)
+	}
+	return nil
 }
 
 // liveDefinition is a definition as it is in the cluster; nil if it is not there.

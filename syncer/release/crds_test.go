@@ -28,32 +28,57 @@ import (
 const widgetsDefinition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: widgets.shop.io}\n"
 
 // TestDefinitionsStay: a definition that is there is another owner's, and may be newer than that of the chart. Only
-// who asks for that replaces it.
+// who asks for that replaces it. Where no release has it, it gets the labels of this one, and nothing else.
 func TestDefinitionsStay(t *testing.T) {
+	const labelled = "helm-controller map[metadata:map[labels:map[helm.toolkit.fluxcd.io/name:web helm.toolkit.fluxcd.io/namespace:apps]]]"
 	for name, tc := range map[string]struct {
 		reason     string
 		policy     v2.CRDsPolicy
 		serverSide bool
-		// there: it is in the cluster; unread: nobody tells.
-		there, unread bool
-		writes, fails string
+		// there: it is in the cluster, as it was changed by live; unread: nobody tells; fixed: nobody may change it.
+		there, unread, fixed bool
+		live                 func(*unstructured.Unstructured)
+		writes, merged       string
+		fails                string
 	}{
 		"Created":    {reason: "it is not there", policy: v2.Create, serverSide: true, writes: "PATCH widgets.shop.io"},
-		"There":      {reason: "it is there", policy: v2.Create, serverSide: true, there: true},
-		"Default":    {reason: "nobody said what to do", serverSide: true, there: true},
-		"ClientSide": {reason: "the server does not apply", policy: v2.Create, there: true},
-		"Replaced":   {reason: "it is asked for", policy: v2.CreateReplace, serverSide: true, there: true, writes: "PATCH widgets.shop.io"},
-		"Unread":     {reason: "unknown is not absent", policy: v2.Create, serverSide: true, there: true, unread: true, fails: "failed to get CustomResourceDefinition widgets.shop.io"},
+		"There":      {reason: "it is there", policy: v2.Create, serverSide: true, there: true, writes: "PATCH widgets.shop.io", merged: labelled},
+		"Default":    {reason: "nobody said what to do", serverSide: true, there: true, writes: "PATCH widgets.shop.io", merged: labelled},
+		"ClientSide": {reason: "the server does not apply", policy: v2.Create, there: true, writes: "PATCH widgets.shop.io", merged: labelled},
+		"OfKustomization": {reason: "a Kustomization that drops it leaves it by these labels", policy: v2.Create, serverSide: true, there: true, live: func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{"kustomize.toolkit.fluxcd.io/name": "crds", "kustomize.toolkit.fluxcd.io/namespace": "apps"})
+		}, writes: "PATCH widgets.shop.io", merged: labelled},
+		"Ours": {reason: "it has the labels", policy: v2.Create, serverSide: true, there: true, live: func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{ownerName: "web", ownerNamespace: "apps"})
+		}},
+		"OtherRelease": {reason: "another release has it", policy: v2.Create, serverSide: true, there: true, live: func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{ownerName: "crds", ownerNamespace: "apps"})
+		}},
+		"OfTemplate": {reason: "a person installed it with Helm", policy: v2.Create, serverSide: true, there: true, live: func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{releaseName: "crds", releaseNamespace: "apps"})
+		}},
+		"Deleting": {reason: "it is about to go", policy: v2.Create, serverSide: true, there: true, live: func(u *unstructured.Unstructured) {
+			u.SetDeletionTimestamp(&metav1.Time{Time: at})
+		}},
+		"Fixed":    {reason: "it worked without that right", policy: v2.Create, serverSide: true, there: true, fixed: true, writes: "PATCH widgets.shop.io"},
+		"Replaced": {reason: "it is asked for", policy: v2.CreateReplace, serverSide: true, there: true, writes: "PATCH widgets.shop.io"},
+		"Unread":   {reason: "unknown is not absent", policy: v2.Create, serverSide: true, there: true, unread: true, fails: "failed to get CustomResourceDefinition widgets.shop.io"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			definition := parsed(t, widgetsDefinition)
 			definition.SetNamespace("")
+			if tc.live != nil {
+				tc.live(definition)
+			}
 			s := &smallServer{objects: map[string]*unstructured.Unstructured{}}
 			if tc.there {
 				s.objects["widgets.shop.io"] = definition
 			}
 			if tc.unread {
 				s.unread = "widgets.shop.io"
+			}
+			if tc.fixed {
+				s.fixed = "widgets.shop.io"
 			}
 			var writes []string
 			s.after = func(method, name string) {
@@ -88,6 +113,9 @@ func TestDefinitionsStay(t *testing.T) {
 			}
 			if got := strings.Join(writes, ", "); got != tc.writes {
 				t.Errorf("%s: it wrote %q, want %q", tc.reason, got, tc.writes)
+			}
+			if got := strings.Join(s.merged, ", "); got != tc.merged {
+				t.Errorf("%s: it merged %q, want %q", tc.reason, got, tc.merged)
 			}
 		})
 	}

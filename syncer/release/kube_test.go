@@ -41,6 +41,8 @@ type smallServer struct {
 	// unread is the name of what is not read any more, unserved that of what is not deleted in
 	// this version any more.
 	unread, unserved string
+	// fixed is the name of what nobody may change.
+	fixed string
 	// noWidgets: their kind is gone. API servers notice that late: groups is how often they list
 	// its group still.
 	noWidgets bool
@@ -48,6 +50,8 @@ type smallServer struct {
 	// deleted are those of which the delete was asked for, with its preconditions.
 	deleted  []string
 	policies []string
+	// merged are the merge patches, each after the manager of its fields.
+	merged []string
 }
 
 func (s *smallServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -127,10 +131,16 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 	}
 	if r.Method == http.MethodPatch && r.Header.Get("Content-Type") == string(types.MergePatchType) {
 		patch := &unstructured.Unstructured{}
-		if json.NewDecoder(r.Body).Decode(&patch.Object) != nil || patch.GetResourceVersion() != u.GetResourceVersion() {
+		if json.NewDecoder(r.Body).Decode(&patch.Object) != nil || patch.GetResourceVersion() != "" && patch.GetResourceVersion() != u.GetResourceVersion() {
 			return failure(http.StatusConflict, metav1.StatusReasonConflict)
 		}
-		u.SetAnnotations(patch.GetAnnotations())
+		if name == s.fixed {
+			return failure(http.StatusForbidden, metav1.StatusReasonForbidden)
+		}
+		s.merged = append(s.merged, r.URL.Query().Get("fieldManager")+" "+fmt.Sprint(patch.Object))
+		if a := patch.GetAnnotations(); a != nil {
+			u.SetAnnotations(a)
+		}
 		u.SetResourceVersion(u.GetResourceVersion() + "1")
 	}
 	if r.Method != http.MethodDelete {
