@@ -4,11 +4,19 @@ import (
 	"context"
 	"fmt"
 
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
 
@@ -106,10 +114,22 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 // our own cluster, of which nothing is on record. That this very process applied to it is known
 // to be of the time before the kubeconfig was set. The next process does not know, and the
 // object may be deleted, suspended, or unable to be built for longer than this one is there.
+// Clusters that an earlier process applied would be built a second time, so it looks for them.
 func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 	ref := target.Of(run.Obj, r.Targets.ServiceAccount)
-	if ref.Local() || run.Obj.Annotations[target.Annotation] != "" || len(r.Memo.Owned(run.name())) == 0 {
+	if ref.Local() || run.Obj.Annotations[target.Annotation] != "" {
 		return nil
+	}
+	if len(r.Memo.Owned(run.name())) == 0 {
+		if applied := run.known.appliedTo(); applied != nil && !applied.Local() {
+			return nil // a person removed the record of that
+		}
+		switch here, err := r.hasHere(ctx, run, clusterapi.IsCluster); {
+		case apierrors.IsForbidden(err):
+			return nil // nor did the agent make them
+		case err != nil || !here:
+			return err
+		}
 	}
 	own, err := r.Targets.Identify(ctx, run.Obj.Namespace, target.Ref{})
 	if err != nil {
@@ -119,9 +139,43 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 	return r.recordTarget(ctx, run, own.ActedAs(run.known.appliedTo(), ref).Encode())
 }
 
+// hasHere reports whether our own cluster has one of the objects of the inventory, of certain kinds, with the labels of this
+// very Kustomization. Another cluster has objects of the same names and labels, of a Kustomization of its own. It is read
+// with our own rights: the account of the spec may be one of the other cluster alone.
+func (r *Reconciler) hasHere(ctx context.Context, run *run, of func(schema.GroupKind) bool) (bool, error) {
+	if run.Obj.Status.Inventory == nil {
+		return false, nil
+	}
+	own, gone := r.Targets.Local, map[schema.GroupKind]bool{}
+	for _, ref := range run.Obj.Status.Inventory.Entries {
+		e, err := inventory.Parse(ref.ID, ref.Version)
+		if err != nil || !of(e.GroupKind()) || gone[e.GroupKind()] {
+			continue // what cannot be read is told where it is needed
+		}
+		o := &metav1.PartialObjectMetadata{}
+		err = own.InServed(e.GroupKind(), func(served *apimeta.RESTMapping) error {
+			o.SetGroupVersionKind(served.GroupVersionKind)
+			return own.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
+		})
+		switch {
+		case err == nil && apply.Marked(o.Labels, helmv2.GroupVersion.Group) == claim.EntryOf(run.Obj).String():
+			return true, nil
+		case err == nil, apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+			continue
+		case apimeta.IsNoMatchError(err), apierrors.IsNotFound(err):
+			gone[e.GroupKind()] = true
+			err = own.ConfirmGone(ctx, e)
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot find out whether %s of Kustomization %s is in the cluster of the agent: %w", e, run.name(), err)
+		}
+	}
+	return false, nil
+}
+
 // recordCluster adds to a record of an earlier version whose kubeconfig it is about, while the Secret is there
-// to tell. What Flux applied has no record, and is taken to be about the present target. With a cluster that does not
-// answer, or an object that is not built or is being deleted, no other record follows, and once Cluster API has taken the
+// to tell. What Flux applied has no record, and is taken to be about the present target, unless our own cluster has it: that
+// would be pruned in the other one, if the commit that named it is taken back. With a cluster that does not answer, or an object that is not built or is being deleted, no other record follows, and once Cluster API has taken the
 // cluster down nothing else tells that it is gone.
 func (r *Reconciler) recordCluster(ctx context.Context, run *run) error {
 	if run.known.appliedTo() != nil {
@@ -129,16 +183,24 @@ func (r *Reconciler) recordCluster(ctx context.Context, run *run) error {
 	}
 	obj := run.Obj
 	ref, err := target.Decode(obj.Annotations[target.Annotation])
-	if i := obj.Status.Inventory; obj.Annotations[target.Annotation] == "" && i != nil && len(i.Entries) > 0 {
+	i := obj.Status.Inventory
+	unrecorded := obj.Annotations[target.Annotation] == "" && i != nil && len(i.Entries) > 0
+	if unrecorded {
 		ref, err = target.Of(obj, r.Targets.ServiceAccount), nil
 	}
-	// What is wrong with a record is told where it is needed.
-	if err == nil && ref.OfCluster == "" {
-		if ref.OfCluster = r.Targets.OfCluster(ctx, obj.Namespace, ref); ref.OfCluster != "" {
-			return r.recordTarget(ctx, run, ref.Encode())
+	if err != nil || ref.OfCluster != "" {
+		return nil // what is wrong with a record is told where it is needed
+	}
+	if ref.OfCluster = r.Targets.OfCluster(ctx, obj.Namespace, ref); ref.OfCluster == "" {
+		return nil
+	}
+	if unrecorded {
+		anything := func(schema.GroupKind) bool { return true }
+		if here, err := r.hasHere(ctx, run, anything); err != nil || here {
+			return nil // it is not known, and asked again
 		}
 	}
-	return nil
+	return r.recordTarget(ctx, run, ref.Encode())
 }
 
 // recordTarget writes down what the inventory is about, ahead of applying; nothing of our own

@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -936,6 +937,54 @@ func TestAimRecordsLast(t *testing.T) {
 	}
 }
 
+// TestClustersOfEarlierProcess: that Clusters are in our own cluster is known although another process applied them, before
+// they are built a second time in the cluster of a kubeconfig.
+func TestClustersOfEarlierProcess(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// there are Clusters of our own cluster, which others have if others is set.
+		there  []string
+		others bool
+		// applied is where this process knows that it applied to.
+		applied *target.Ref
+		own     bool
+	}{
+		"Ours":   {"the agent was restarted", []string{"prod"}, false, nil, true},
+		"Others": {"somebody else has one of that name here", []string{"prod"}, true, nil, false},
+		"None":   {"it was taken over from Flux, which applied to the other cluster", nil, false, nil, false},
+		"LetGo":  {"a person removed the record of the other cluster", []string{"prod"}, false, &target.Ref{Kind: "Secret", Name: "way"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				if tc.others {
+					k.Name = "other"
+				}
+				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}
+				k.Status.Inventory = refs([]inventory.Entry{cluster})
+			}), clusterServer(t, "there"))
+			s.dials()
+			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			s.run.known.applied = tc.applied
+			removed := false
+			s.cluster.remove = func(apply.Options) (apply.Result, error) {
+				removed = true
+				return apply.Result{Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{cluster}, Plan: inventory.Plan{Protected: []inventory.Entry{cluster}}}, nil
+			}
+			if err := s.recordOwn(t.Context(), s.run); err != nil {
+				t.Fatal(err)
+			}
+			if own := s.Obj.Annotations[target.Annotation] == (target.Ref{Cluster: "here"}).Encode(); own != tc.own {
+				t.Errorf("%s: on record is %q", tc.reason, s.Obj.Annotations[target.Annotation])
+			}
+			s.run.rendering, s.run.target = &render.Rendering{Objects: []*unstructured.Unstructured{cluster.Object()}}, target.Of(s.Obj, "")
+			if end := s.Reconciler.aim(t.Context(), s.run); (end != nil) != tc.own || removed != tc.own {
+				t.Errorf("%s: it ends as %+v, says %s, pruned here: %t", tc.reason, end, s.says(), removed)
+			}
+		})
+	}
+}
+
 // appliedHere has this process know that it applied an object to its own cluster.
 func (s *steps) appliedHere(e inventory.Entry) {
 	s.Memo = memo.NewPolled(observed.NewReader(nil), kustomizev1.GroupVersion.Group)
@@ -1485,17 +1534,22 @@ func TestPruneStep(t *testing.T) {
 	}
 }
 
-// withClusters is our own cluster with some Clusters in it.
+// withClusters is our own cluster with some Clusters in it, of Kustomization apps/shop.
 type withClusters struct {
 	client.Client
 	there []string
+}
+
+// labels that Kustomization apps/shop gives its objects.
+func labels() map[string]string {
+	return map[string]string{kustomizev1.GroupVersion.Group + "/name": "shop", kustomizev1.GroupVersion.Group + "/namespace": "apps"}
 }
 
 func (c withClusters) RESTMapper() apimeta.RESTMapper {
 	kind := clusterapi.ClusterKind.WithVersion("v1beta2")
 	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{kind.GroupVersion()})
 	mapper.Add(kind, apimeta.RESTScopeNamespace)
-	return mapper
+	return apimeta.FirstHitRESTMapper{MultiRESTMapper: apimeta.MultiRESTMapper{mapper, c.Client.RESTMapper()}}
 }
 
 func (c withClusters) Get(ctx context.Context, name client.ObjectKey, into client.Object, o ...client.GetOption) error {
@@ -1503,6 +1557,7 @@ func (c withClusters) Get(ctx context.Context, name client.ObjectKey, into clien
 	case kind != clusterapi.ClusterKind:
 		return c.Client.Get(ctx, name, into, o...)
 	case slices.Contains(c.there, name.Name):
+		into.SetLabels(labels())
 		return nil
 	}
 	return apierrors.NewNotFound(schema.GroupResource{Group: clusterapi.Group, Resource: "clusters"}, name.Name)
@@ -1587,7 +1642,7 @@ func TestRecordOfBefore(t *testing.T) {
 			if tc.of != "" {
 				way.Labels = map[string]string{clusterapi.ClusterNameLabel: tc.of}
 			}
-			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+			s := takeWith(t, []func(*runtime.Scheme) error{}, shop(func(k *kustomizev1.Kustomization) {
 				k.Finalizers = append(k.Finalizers, "somebody/else")
 				k.Status.Inventory = refs([]inventory.Entry{entry("a")})
 				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: before.Name, Key: before.Key}}
@@ -1622,6 +1677,68 @@ func TestRecordOfBefore(t *testing.T) {
 			s.Targets.Local.Client = withClusters{s.client, nil}
 			if obj := look(); slices.Contains(obj.Finalizers, kustomizev1.KustomizationFinalizer) == tc.gone {
 				t.Errorf("%s: once the Cluster is gone, finalizers are %q", tc.reason, obj.Finalizers)
+			}
+		})
+	}
+}
+
+// TestRecordTakenBack: a kubeconfig that a commit names for a while is no record of what our own cluster has: a
+// deletion would prune in the other cluster, which has objects of the same names and labels.
+func TestRecordTakenBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		labels map[string]string
+		// records: the kubeconfig is taken for that of the inventory.
+		records bool
+	}{
+		"Ours":   {"an earlier process applied it here", labels(), false},
+		"Others": {"somebody else has one of that name here", nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			way := clusterServer(t, "there")
+			way.Name, way.Labels = "edge-kubeconfig", map[string]string{clusterapi.ClusterNameLabel: "edge"}
+			a := entry("a")
+			s := takeWith(t, []func(*runtime.Scheme) error{}, shop(func(k *kustomizev1.Kustomization) {
+				k.Finalizers = append(k.Finalizers, "somebody/else")
+				k.Status.Inventory = refs([]inventory.Entry{a})
+				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: way.Name}}
+			}), way, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name, Labels: tc.labels}})
+			s.dials()
+			at := -1
+			s.applier = func(c *apply.Cluster, _ apply.Owner, _ *memo.Memo) applier {
+				if at = 0; c != s.Targets.Local {
+					at = 1
+				}
+				return s.cluster
+			}
+			s.cluster.remove = func(apply.Options) (apply.Result, error) { return apply.Result{Changes: ssa.NewChangeSet()}, nil }
+			reconcile := func() *kustomizev1.Kustomization {
+				t.Helper()
+				if _, err := s.Reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.name()}); err != nil {
+					t.Fatalf("%s: %v", tc.reason, err)
+				}
+				obj := &kustomizev1.Kustomization{}
+				if err := s.client.Get(t.Context(), s.name(), obj); err != nil {
+					t.Fatal(err)
+				}
+				return obj
+			}
+			obj := reconcile()
+			if records := obj.Annotations[target.Annotation] != ""; records != tc.records {
+				t.Fatalf("%s: on record is %q", tc.reason, obj.Annotations[target.Annotation])
+			}
+			if tc.records {
+				return
+			}
+			obj.Spec.KubeConfig = nil
+			if err := s.client.Update(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.client.Delete(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
+			if reconcile(); at != 0 {
+				t.Errorf("%s: the commit was taken back, and it is pruned in cluster %d, want our own one", tc.reason, at)
 			}
 		})
 	}
