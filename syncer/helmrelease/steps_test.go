@@ -1065,13 +1065,19 @@ func TestElsewhereUnapplied(t *testing.T) {
 		here, there bool
 		events      int
 	}{
-		"Here":    {"it was never released there", func(*helmv2.HelmRelease) {}, func(local bool) bool { return local }, true, false, 0},
-		"There":   {"it was, and there is no record, as with Flux", func(*helmv2.HelmRelease) {}, nil, false, true, 0},
-		"NoWay":   {"the Secret is not there yet", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig.SecretRef.Name = "later" }, func(local bool) bool { return local }, true, false, 0},
-		"Home":    {"it was to come back", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = nil; recordAt(h, "way", "there") }, nil, false, true, 0},
-		"Another": {"the kubeconfig leads to a cluster that was built anew", func(h *helmv2.HelmRelease) { recordAt(h, "way", "before") }, nil, false, false, 1},
-		"LetGo":   {"the record of the former was removed, and what is there is somebody else's", func(h *helmv2.HelmRelease) { holding(h, willNotInstall+"Clusters") }, nil, false, false, 1},
-		"LetGoIn": {"the same, and it is the cluster of before", func(h *helmv2.HelmRelease) { holding(h, willNotInstall+"Clusters") }, func(local bool) bool { return !local }, false, true, 0},
+		"Here":     {"it was never released there", func(*helmv2.HelmRelease) {}, func(local bool) bool { return local }, true, false, 0},
+		"There":    {"it was, and there is no record, as with Flux", func(*helmv2.HelmRelease) {}, nil, false, true, 0},
+		"NoWay":    {"the Secret is not there yet", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig.SecretRef.Name = "later" }, func(local bool) bool { return local }, true, false, 0},
+		"Home":     {"it was to come back", func(h *helmv2.HelmRelease) { h.Spec.KubeConfig = nil; recordAt(h, "way", "there") }, nil, false, true, 0},
+		"Another":  {"the kubeconfig leads to a cluster that was built anew", func(h *helmv2.HelmRelease) { recordAt(h, "way", "before") }, nil, false, false, 1},
+		"LetGo":    {"the record of the former was removed, and what is there is somebody else's", func(h *helmv2.HelmRelease) { holding(h, willNotInstall+"Clusters") }, nil, false, false, 1},
+		"LetGoIn":  {"the same, and it is the cluster of before", func(h *helmv2.HelmRelease) { holding(h, willNotInstall+"Clusters") }, func(local bool) bool { return !local }, false, true, 0},
+		"Untold":   {"its move was held, as nobody knows whether it is the cluster that was released to", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); holding(h, willNotInstall+"Clusters") }, nil, false, false, 1},
+		"UntoldIn": {"the same, and it is", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); holding(h, willNotInstall+"Clusters") }, func(local bool) bool { return !local }, false, true, 0},
+		"Mute":     {"it was not looked at before, and has a Cluster", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); withCluster(h, common.StatusDeployed) }, nil, false, false, 1},
+		"MuteIn":   {"the same, in the cluster that it was released to", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); withCluster(h, common.StatusDeployed) }, func(local bool) bool { return !local }, false, true, 0},
+		"Begun":    {"the same, and the storage does not have it any more, as its uninstallation began", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); withCluster(h, common.StatusUninstalling) }, nil, false, true, 0},
+		"Nothing":  {"without a Cluster it is taken for the same", func(h *helmv2.HelmRelease) { recordAt(h, "way", "") }, nil, false, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) {
@@ -1090,6 +1096,12 @@ func TestElsewhereUnapplied(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withCluster has a HelmRelease have a Cluster, of a release with a status.
+func withCluster(h *helmv2.HelmRelease, is common.Status) {
+	h.Status.Inventory = installed(clusterapi.Cluster, func(*helmv2.HelmRelease) {}).Status.Inventory
+	h.Status.History[0].Status = is.String()
 }
 
 // TestReleasedAs: what was released in one cluster is uninstalled there as who released it, not as the account that the

@@ -3,8 +3,10 @@ package helmrelease
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"helm.sh/helm/v4/pkg/release/common"
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -12,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cascade-gitops/cascade/api/clusterapi"
+	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/release"
 	"github.com/cascade-gitops/cascade/syncer/target"
@@ -61,14 +65,17 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	case removed:
 		return leave("the kind HelmRelease itself is being removed")
 	}
-	at, letGo := target.OfRelease(obj, r.Targets.ServiceAccount), false
+	at, unsure := target.OfRelease(obj, r.Targets.ServiceAccount), ""
 	switch before, err := r.before(ctx, obj); {
 	case err != nil:
 		return stay(err)
 	case before != nil:
 		at = *before
-	default:
-		letGo = heldMove(obj)
+		if !at.Local() && at.Cluster == "" && (heldMove(obj) || hasCluster(obj)) {
+			unsure = "it is not known which cluster was released to, and this one does not have the release"
+		}
+	case heldMove(obj):
+		unsure = letGoWhy
 	}
 	switch why, _, err := r.Targets.ClusterGone(ctx, obj.Namespace, at); {
 	case err != nil:
@@ -95,13 +102,13 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 	case other:
 		return leave(fmt.Sprintf("the cluster that %s %s leads to is another one now", at.Kind, at.Name))
 	}
-	if letGo {
+	if unsure != "" {
 		// A release of the name there may be somebody else's.
 		switch same, err := r.has(ctx, obj, at); {
 		case err != nil:
 			return stay(err)
 		case !same:
-			return leave(letGoWhy)
+			return leave(unsure)
 		}
 		unholdMove(obj)
 	}
@@ -119,4 +126,17 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 		return false, r.soon(obj, outcome), nil
 	}
 	return true, ctrl.Result{}, nil
+}
+
+// hasCluster reports whether a Cluster of a release is on record, and the release as installed. One whose uninstallation
+// began may be gone from the storage before its objects are.
+func hasCluster(obj *helmv2.HelmRelease) bool {
+	latest, i := obj.Status.History.Latest(), obj.Status.Inventory
+	if latest == nil || i == nil || latest.Status == common.StatusUninstalling.String() || latest.Status == common.StatusUninstalled.String() {
+		return false
+	}
+	return slices.ContainsFunc(i.Entries, func(ref helmv2.ResourceRef) bool {
+		e, err := inventory.Parse(ref.ID, ref.Version)
+		return err == nil && clusterapi.IsCluster(e.GroupKind())
+	})
 }
