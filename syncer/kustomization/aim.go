@@ -76,6 +76,9 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 		// The inventory is taken to be about this cluster, as with Flux. What is no longer
 		// declared may be in the other one, and that of the same name here somebody else's: it is
 		// forgotten for good, as the next reconcile takes this for the cluster of the inventory.
+		if end := r.holdUntold(ctx, run, *recorded); end != nil {
+			return end
+		}
 		run.unidentified = true
 		owned, err := entries(obj.Status.Inventory)
 		if err != nil {

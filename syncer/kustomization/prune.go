@@ -9,6 +9,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -94,6 +95,24 @@ func (r *Reconciler) holdMove(ctx context.Context, run *run, why error) *end {
 	r.pruneHeld(run, &v1alpha1.HeldPrune{Protected: int32(len(clusters))}, fmt.Errorf(
 		"will not apply %s to another cluster: the one of before may have them still, and they would be built a second time: %w", inventory.Names(clusters), why))
 	return again(blockedPoll)
+}
+
+// holdUntold is holdMove where nothing tells whether the next cluster is the one of before. Our own cluster can be asked.
+func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref) *end {
+	back := "take back the change of spec.kubeConfig"
+	if before.Local() {
+		switch here, err := r.hasHere(ctx, run, clusterapi.IsCluster); {
+		case apierrors.IsForbidden(err):
+			return nil // as in recordOwn
+		case err != nil:
+			return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+		case !here:
+			return nil
+		}
+	} else {
+		back += " or, if this is the cluster of before, or that one is gone for good, remove annotation " + target.Annotation
+	}
+	return r.holdMove(ctx, run, fmt.Errorf("one of both clusters does not let its Namespace %s be read, which tells whether they are the same; %s", metav1.NamespaceSystem, back))
 }
 
 // unfinished takes in how far a removal has come. It ends the reconcile while something has to

@@ -846,6 +846,62 @@ func TestClustersMoveOnce(t *testing.T) {
 	}
 }
 
+// TestClustersMoveUntold: nor are they where the reference is another one, and one of both clusters does not tell which it is.
+func TestClustersMoveUntold(t *testing.T) {
+	a, cluster := entry("a"), inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
+	way, home := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}, target.Ref{Cluster: "here"}
+	for name, tc := range map[string]struct {
+		reason string
+		before target.Ref
+		to     *meta.KubeConfigReference
+		owned  []inventory.Entry
+		// there are Clusters of our own cluster.
+		there []string
+		held  bool
+	}{
+		"MuteNext":        {"the next one has an account of one namespace", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, way, []inventory.Entry{a, cluster}, nil, true},
+		"MuteNoCluster":   {"what can be lost is left there", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, way, []inventory.Entry{a}, nil, false},
+		"MuteBefore":      {"the former was a workspace of kcp", target.Ref{Kind: "Secret", Name: "way"}, nil, []inventory.Entry{a, cluster}, nil, true},
+		"MuteBeforeMoved": {"the next one has the Cluster, as it is the same under another name", target.Ref{Kind: "Secret", Name: "way"}, nil, []inventory.Entry{a, cluster}, []string{"prod"}, false},
+		"Home":            {"our own cluster has it", home, way, []inventory.Entry{a, cluster}, []string{"prod"}, true},
+		"HomeGone":        {"our own cluster does not have it any more", home, way, []inventory.Entry{a, cluster}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := tc.before.Encode()
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.KubeConfig, k.Status.Inventory = tc.to, refs(tc.owned)
+				k.Annotations = map[string]string{target.Annotation: record}
+			}), clusterServer(t, ""))
+			s.dials()
+			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			s.run.rendering, s.run.target = &render.Rendering{Objects: []*unstructured.Unstructured{a.Object(), cluster.Object()}}, target.Of(s.Obj, "")
+			w := want{goes: true, events: 1}
+			if tc.held {
+				w = want{says: "False/PruneBlocked", after: blockedPoll, events: 1}
+			}
+			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), w)
+			if kept := s.Obj.Annotations[target.Annotation] == record; kept != tc.held || len(s.Obj.Status.Inventory.Entries) != len(tc.owned) {
+				t.Errorf("%s: the inventory is %v, and on record is %s", tc.reason, s.Obj.Status.Inventory, s.Obj.Annotations[target.Annotation])
+			}
+			// Our own cluster is not gone: its record comes back.
+			if e := <-s.events.Events; tc.held && strings.Contains(e, target.Annotation) == tc.before.Local() {
+				t.Errorf("%s: the event is %q", tc.reason, e)
+			}
+			if !tc.held || tc.before.Local() {
+				return
+			}
+			delete(s.Obj.Annotations, target.Annotation)
+			if err := s.recordOwn(t.Context(), s.run); err != nil {
+				t.Fatal(err)
+			}
+			s.run.target = target.Of(s.Obj, "")
+			if end := s.Reconciler.aim(t.Context(), s.run); end != nil {
+				t.Errorf("%s: a person let the cluster of before go, and it ends as %+v", tc.reason, end)
+			}
+		})
+	}
+}
+
 // TestAimElsewhere: what becomes of the objects when a Kustomization is given a kubeconfig.
 func TestAimElsewhere(t *testing.T) {
 	a, b := entry("a"), entry("b") // b is not declared any more
