@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -146,9 +145,10 @@ func (s *seeding) providerPhases(ctx context.Context) ([]apply.Phase, error) {
 
 // migration is the storing anew of objects for one rendering of a layer.
 type migration struct {
-	// digest of the rendering, and what was stored so far. over: all was.
+	// digest of the rendering, and what was stored so far. over: all was, and the child has refused
+	// nothing since.
 	digest string
-	done   map[types.UID]struct{}
+	done   providers.Stored
 	over   bool
 }
 
@@ -159,20 +159,23 @@ func (s *seeding) migrate(ctx context.Context, rec *record.Record) error {
 	if rec.InPlace(s.rendered.digest) {
 		return nil
 	}
-	m := &s.notes.migration
-	if m.digest != s.rendered.digest {
-		*m = migration{digest: s.rendered.digest, done: map[types.UID]struct{}{}}
-	}
-	if m.over || len(s.components.definitions) == 0 {
-		return nil
-	}
 	// The parent's own account has rights to what the layer declares, not to objects of its
 	// kinds.
-	admin, err := s.session.Administrator(ctx)
+	return s.notes.migration.run(ctx, s.rendered.digest, s.components.definitions, s.session.Administrator)
+}
+
+func (m *migration) run(ctx context.Context, digest string, definitions []providers.Definition, connect func(context.Context) (*apply.Cluster, error)) error {
+	if m.digest != digest {
+		*m = migration{digest: digest, done: providers.Stored{}}
+	}
+	if m.over || len(definitions) == 0 {
+		return nil
+	}
+	admin, err := connect(ctx)
 	if err != nil {
 		return cannotReach(err)
 	}
-	for _, d := range s.components.definitions {
+	for _, d := range definitions {
 		switch err := d.Migrate(ctx, admin, m.done); {
 		case errors.Is(err, providers.ErrStorageVersion):
 			return reason.Because(v1alpha1.ReasonStorageVersionDropped, err)
@@ -180,8 +183,16 @@ func (s *seeding) migrate(ctx context.Context, rec *record.Record) error {
 			return reason.Because(v1alpha1.ReasonSeedFailed, err)
 		}
 	}
-	m.done, m.over = nil, true
+	m.done, m.over = providers.Stored{}, true
 	return nil
+}
+
+// after takes what became of the push. Only while it waits for what it sent is the child known to be
+// as the migration left it: later its etcd may be restored, with the versions in which it stored
+// before, and it refuses the definitions then.
+func (m *migration) after(err error) {
+	var waiting *apply.WaitError
+	m.over = m.over && errors.As(err, &waiting)
 }
 
 // webhooksRespond makes the API server call each webhook, by a dry run. A Deployment

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
@@ -49,6 +50,42 @@ func TestWebhooksRespond(t *testing.T) {
 			waits, err := webhooksRespond([]providers.Probe{{}})(t.Context(), cluster)
 			if (err != nil) != tc.fails || (len(waits) > 0) != tc.waiting {
 				t.Errorf("%s: it waits for %v, %v", tc.reason, waits, err)
+			}
+		})
+	}
+}
+
+// TestMigratedOnce: what is stored anew is not looked at again while the child starts what was sent. A child
+// that refuses something may have been restored from before.
+func TestMigratedOnce(t *testing.T) {
+	waits := fmt.Errorf("phase: %w", &apply.WaitError{Phase: "infrastructure-aws"})
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		looks  int
+	}{
+		"Waits":    {"the controllers of the provider start", waits, 1},
+		"Refused":  {"the definition of before has objects in a version that goes", apply.Failures{errors.New("status.storedVersions[0]: Invalid value")}, 2},
+		"Complete": {"it is restored later, and the layer is sent again", nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			looks := 0
+			child := &apply.Cluster{Client: fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+					looks++
+					return apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, key.Name)
+				},
+			}).Build()}
+			connect := func(context.Context) (*apply.Cluster, error) { return child, nil }
+			m, definitions := migration{}, []providers.Definition{{Name: "things.example.com"}}
+			for range 2 {
+				if err := m.run(t.Context(), "sha256:1", definitions, connect); err != nil {
+					t.Fatal(err)
+				}
+				m.after(tc.err)
+			}
+			if looks != tc.looks {
+				t.Errorf("%s: the definition was read %d times, want %d", tc.reason, looks, tc.looks)
 			}
 		})
 	}

@@ -394,6 +394,7 @@ func (s *seeding) apply(ctx context.Context, entry *v1alpha1.ChildLayer, compare
 	}
 	s.touched, s.progressed = res.Touched, len(res.Touched) > 0
 	s.advance(phases, s.rendered.digest, res)
+	s.notes.migration.after(err)
 	// What was refused is tried again alone.
 	s.notes.sent = res.Sent
 	if err = mask.Error(err, s.sensitive); err != nil {

@@ -46,6 +46,11 @@ func (d Definition) drops(there stored) (bool, error) {
 	return slices.ContainsFunc(there.versions, func(v string) bool { return !slices.Contains(d.Versions, v) }), nil
 }
 
+// Stored has what was stored anew, by the UID of the object: in which version, and what its
+// resourceVersion was after that. One that has another by now may be stored as it was before, as
+// where etcd was restored.
+type Stored map[types.UID]string
+
 // migrationPage is how many objects are listed by one request.
 const migrationPage = 500
 
@@ -53,7 +58,7 @@ const migrationPage = 500
 // of them may be stored, and says so in the status of the definition that is there. Any write
 // of an object stores it in the present storage version; this one changes nothing else. done
 // has what an earlier call stored: a call that runs out of time is gone on with.
-func (d Definition) Migrate(ctx context.Context, child client.Client, done map[types.UID]struct{}) error {
+func (d Definition) Migrate(ctx context.Context, child client.Client, done Stored) error {
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 	if err := child.Get(ctx, client.ObjectKey{Name: d.Name}, crd); err != nil {
@@ -84,7 +89,7 @@ func (d Definition) Migrate(ctx context.Context, child client.Client, done map[t
 }
 
 // store writes each object of the kind once, as it is.
-func (d Definition) store(ctx context.Context, child client.Client, version string, done map[types.UID]struct{}) error {
+func (d Definition) store(ctx context.Context, child client.Client, version string, done Stored) error {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: d.Group, Version: version, Kind: d.Kind + "List"})
 	for {
@@ -93,15 +98,17 @@ func (d Definition) store(ctx context.Context, child client.Client, version stri
 		}
 		for i := range list.Items {
 			o := &list.Items[i]
-			if _, before := done[o.UID]; before {
+			if done[o.UID] == version+" at "+o.ResourceVersion {
 				continue
 			}
-			// Whoever writes it, or deletes it, meanwhile does the same.
-			err := child.Patch(ctx, o, asItIs(o))
-			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			switch err := child.Patch(ctx, o, asItIs(o)); {
+			case err == nil:
+				done[o.UID] = version + " at " + o.ResourceVersion
+			case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+				// Whoever writes it, or deletes it, meanwhile does the same.
+			default:
 				return fmt.Errorf("cannot store %s %s anew: %w", d.Kind, client.ObjectKeyFromObject(o), err)
 			}
-			done[o.UID] = struct{}{}
 		}
 		if list.Continue == "" {
 			return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,8 +41,32 @@ func TestDrops(t *testing.T) {
 }
 
 // TestMigrationGoesOn: a migration that ran out of time does not begin anew, and the
-// definition says that it is over when it is.
+// definition says that it is over when it is. What is not as it was left then is stored again.
 func TestMigrationGoesOn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// again makes the first objects be stored in an old version again, and is how often each of those is
+		// stored in the end.
+		again  func(crd *unstructured.Unstructured, things []metav1.PartialObjectMetadata)
+		stored int
+	}{
+		"Same": {"nothing is written meanwhile", func(*unstructured.Unstructured, []metav1.PartialObjectMetadata) {}, 1},
+		"Restored": {"etcd is restored from before the migration", func(_ *unstructured.Unstructured, things []metav1.PartialObjectMetadata) {
+			for i := range things {
+				things[i].ResourceVersion = "1"
+			}
+		}, 2},
+		"OtherStorage": {"another release of the provider, which stores in another version, came between", func(crd *unstructured.Unstructured, _ []metav1.PartialObjectMetadata) {
+			_ = unstructured.SetNestedSlice(crd.Object, []any{
+				map[string]any{"name": "v1", "storage": false}, map[string]any{"name": "v2", "storage": false}, map[string]any{"name": "v3", "storage": true},
+			}, "spec", "versions")
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) { testMigrationGoesOn(t, tc.reason, tc.again, tc.stored) })
+	}
+}
+
+func testMigrationGoesOn(t *testing.T, reason string, again func(*unstructured.Unstructured, []metav1.PartialObjectMetadata), stored int) {
 	crd := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things.example.com"},
 		"spec": map[string]any{"group": "example.com", "names": map[string]any{"kind": "Thing"}, "versions": []any{
@@ -52,18 +77,19 @@ func TestMigrationGoesOn(t *testing.T) {
 	var things []metav1.PartialObjectMetadata
 	for i := range 10 {
 		name := fmt.Sprint("a-", i)
-		things = append(things, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name)}})
+		things = append(things, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name), ResourceVersion: "1"}})
 	}
+	storage := "v2"
 	timeout, patched := errors.New("out of time"), map[string]int{}
 	child := interceptor.NewClient(fake.NewClientBuilder().WithObjects(crd).WithStatusSubresource(crd).Build(), interceptor.Funcs{
 		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			// Two pages.
 			l, o := list.(*metav1.PartialObjectMetadataList), (&client.ListOptions{}).ApplyOptions(opts)
-			if kind := l.GroupVersionKind().String(); kind != "example.com/v2, Kind=ThingList" {
+			if kind := l.GroupVersionKind().String(); kind != "example.com/"+storage+", Kind=ThingList" {
 				t.Errorf("a list of %s", kind)
 			}
-			if l.Items, l.Continue = things[:5], "more"; o.Continue == "more" {
-				l.Items, l.Continue = things[5:], ""
+			if l.Items, l.Continue = slices.Clone(things[:5]), "more"; o.Continue == "more" {
+				l.Items, l.Continue = slices.Clone(things[5:]), ""
 			}
 			return nil
 		},
@@ -75,10 +101,16 @@ func TestMigrationGoesOn(t *testing.T) {
 			if patched[o.GetName()]++; o.GetNamespace() != "n" {
 				t.Errorf("%T %s was written", o, o.GetName())
 			}
+			o.SetResourceVersion("2")
+			for i := range things {
+				if things[i].UID == o.GetUID() {
+					things[i].ResourceVersion = "2"
+				}
+			}
 			return nil
 		},
 	})
-	d, done := Definition{Name: "things.example.com", Group: "example.com", Kind: "Thing", Versions: []string{"v2"}}, map[types.UID]struct{}{}
+	d, done := Definition{Name: "things.example.com", Group: "example.com", Kind: "Thing", Versions: []string{"v2", "v3"}}, Stored{}
 	if err := d.Migrate(t.Context(), child, done); !errors.Is(err, timeout) || len(done) != 4 {
 		t.Fatalf("the first time %d were stored: %v", len(done), err)
 	}
@@ -92,15 +124,25 @@ func TestMigrationGoesOn(t *testing.T) {
 	if diff := cmp.Diff([]string{"v1", "v2"}, versions()); diff != "" {
 		t.Errorf("half way, stored versions: -want, +got:\n%s", diff)
 	}
+	again(crd, things)
+	if err := child.Update(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+	list, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	storage, _ = list[len(list)-1].(map[string]any)["name"].(string)
 	if err := d.Migrate(t.Context(), child, done); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 10 {
-		if n := patched[fmt.Sprint("a-", i)]; n != 1 {
-			t.Errorf("a-%d was stored %d times", i, n)
+		want := 1
+		if i < 4 {
+			want = stored
+		}
+		if n := patched[fmt.Sprint("a-", i)]; n != want {
+			t.Errorf("%s: a-%d was stored %d times, want %d", reason, i, n, want)
 		}
 	}
-	if diff := cmp.Diff([]string{"v2"}, versions()); diff != "" {
+	if diff := cmp.Diff([]string{storage}, versions()); diff != "" {
 		t.Errorf("after it, stored versions: -want, +got:\n%s", diff)
 	}
 	if err := d.Migrate(t.Context(), child, nil); err != nil {
