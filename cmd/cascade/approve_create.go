@@ -20,6 +20,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/held"
+	"github.com/cascade-gitops/cascade/pivot"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
@@ -31,6 +32,7 @@ func (c *cli) newApproveCreate() *cobra.Command {
 		Long: "Say of Clusters that they are new, or to be built again, so that they are created. Without names it\n" +
 			"shows what is held. A Cluster that runs already must not be approved: that builds it a second time.\n" +
 			"Restore its saved state instead (docs/rebuild.md); then there is nothing to approve.\n\n" +
+			"One that a pivot gave to another tier is approved by its name, and only if it is gone for good.\n\n" +
 			"What a Layer of a parent, or a Kustomization or HelmRelease with spec.kubeConfig, applies to this\n" +
 			"cluster is held where those are, and approved here, with --pushed.",
 		Example: "  cascade approve create\n" +
@@ -127,16 +129,24 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types
 		}
 		names = waiting
 	}
+	namespace, err := c.firstSyncIn(ctx, cl)
+	if err != nil {
+		return err
+	}
+	record := &corev1.ConfigMap{}
+	if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, record); err != nil {
+		return firstSyncError(namespace, err)
+	}
 	for _, name := range names {
-		if unknown == "" && !slices.Contains(waiting, name) {
+		if firstsync.ManagedBy(record, name) != "" {
+			if err := gone(ctx, cl, namespace, name); err != nil {
+				return err
+			}
+		} else if unknown == "" && !slices.Contains(waiting, name) {
 			return fmt.Errorf("cannot approve Cluster %s: it is not held; look at what is with: cascade approve create", name)
 		}
 	}
 	patch, err := firstsync.ApprovalPatch(names, approverOf(ctx, cl))
-	if err != nil {
-		return err
-	}
-	namespace, err := c.firstSyncIn(ctx, cl)
 	if err != nil {
 		return err
 	}
@@ -151,6 +161,31 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types
 func (c *cli) firstSyncIn(ctx context.Context, cl client.Client) (string, error) {
 	namespace, err := c.recordsIn(ctx, cl, "")
 	return cmp.Or(namespace, v1alpha1.AgentNamespace), err
+}
+
+// gone refuses a Cluster that a pivot gave to another tier, and of which it can be seen here that it is not gone.
+func gone(ctx context.Context, cl client.Client, namespace string, name types.NamespacedName) error {
+	journals, err := pivot.Journals(ctx, cl, namespace)
+	if err != nil {
+		return fmt.Errorf("cannot approve Cluster %s: %w", name, err)
+	}
+	for _, j := range slices.Concat(journals[pivot.Source], journals[pivot.Target]) {
+		if !j.Step.Over() && j.Concerns(name) {
+			return fmt.Errorf("cannot approve Cluster %s: pivot %s, which moves it, is at step %s; end it, or turn it back, with cascade pivot", name, j.ID, j.Step)
+		}
+	}
+	children := &v1alpha1.ChildList{}
+	if err := cl.List(ctx, children, client.InNamespace(name.Namespace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot list Children: %w", err)
+	}
+	for i := range children.Items {
+		child := &children.Items[i]
+		if ref := child.Spec.ClusterRef; ref != nil && ref.Name == name.Name && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConnectedCondition) {
+			return fmt.Errorf("cannot approve Cluster %s: another tier manages it, and it is not gone, as Child %s is connected: it would be built a second time; move it back instead (docs/pivot.md)",
+				name, client.ObjectKeyFromObject(child))
+		}
+	}
+	return nil
 }
 
 func (c *cli) approved(names []types.NamespacedName) {

@@ -111,6 +111,58 @@ func TestApproveCreate(t *testing.T) {
 	}
 }
 
+// awayTier has a Cluster that a pivot gave to another tier, whose Kustomization leaves it alone.
+func awayTier(connected metav1.ConditionStatus, step string, more ...client.Object) client.Client {
+	owner := &kustomizev1.Kustomization{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "masters"},
+		Status:     kustomizev1.KustomizationStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ManagedElsewhereCondition, Status: metav1.ConditionTrue}}},
+	}
+	v1alpha1.SetHeld(owner, v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"fleet/m"}}})
+	record := openRecord()
+	firstsync.ManageElsewhere(record, "fleet.m-1", types.NamespacedName{Namespace: "fleet", Name: "m"})
+	child := &v1alpha1.Child{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "m"}},
+		Status: v1alpha1.ChildStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: connected}}},
+	}
+	journal := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.source.x", Labels: map[string]string{v1alpha1.PivotLabel: "source"}},
+		Data:       map[string]string{"journal.json": `{"format":1,"id":"fleet.m-1","step":"` + step + `","to":{"uid":"there"},"clusters":[{"namespace":"fleet","name":"m"}]}`},
+	}
+	return heldTier(append(more, owner, record, child, journal)...)
+}
+
+// TestApproveCreateManagedElsewhere: the documented way to build a Cluster again that another tier managed and
+// that is gone for good. It is for whoever names it, and not while it can be seen that it is not gone.
+func TestApproveCreateManagedElsewhere(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		all       bool
+		connected metav1.ConditionStatus
+		step, err string
+	}{
+		"Gone":      {"nobody hears of it any more", false, metav1.ConditionFalse, "done", ""},
+		"All":       {"it is not held", true, metav1.ConditionFalse, "done", ""},
+		"Connected": {"it would be built a second time", false, metav1.ConditionTrue, "done", "Child fleet/m is connected"},
+		"Moving":    {"its objects may be here still", false, metav1.ConditionFalse, "copy", "pivot fleet.m-1, which moves it, is at step copy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			streams, _, _, _ := genericiooptions.NewTestIOStreams()
+			cl, names := awayTier(tc.connected, tc.step), []types.NamespacedName{{Namespace: "fleet", Name: "m"}}
+			if tc.all {
+				names = nil
+			}
+			err := (&cli{streams: streams}).approveCreate(t.Context(), cl, names, tc.all)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: error is %v", tc.reason, err)
+			}
+			data, want := recordedIn(t, cl), tc.err == "" && !tc.all
+			if _, elsewhere := data["fleet_m_elsewhere"]; elsewhere == want || (data["fleet_m"] == "approved") != want {
+				t.Errorf("%s: the record is %v", tc.reason, data)
+			}
+		})
+	}
+}
+
 // TestApproveCreateOfOlderAgent: an agent that does not record which Clusters it
 // holds is still told about those that a person names.
 func TestApproveCreateOfOlderAgent(t *testing.T) {
