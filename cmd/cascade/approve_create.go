@@ -150,6 +150,9 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types
 	if err != nil {
 		return err
 	}
+	if err := c.dropKept(ctx, cl, record, names); err != nil {
+		return err
+	}
 	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
 		return err
 	}
@@ -188,6 +191,33 @@ func gone(ctx context.Context, cl client.Client, namespace string, name types.Na
 	return nil
 }
 
+// dropKept deletes the kubeconfigs that a pivot left here of Clusters that another tier has by the record. The next Cluster
+// of the name would have that of the one before: CAPA refuses it, as it is not its own, and KubeadmControlPlane takes it over
+// as it is, so that Cluster API connects to what is gone. It is before the approval, after which nothing tells which they are.
+func (c *cli) dropKept(ctx context.Context, cl client.Client, record *corev1.ConfigMap, names []types.NamespacedName) error {
+	for _, name := range names {
+		if firstsync.ManagedBy(record, name) == "" {
+			continue
+		}
+		secret, key := &corev1.Secret{}, kubeconfigSecret(name)
+		err := cl.Get(ctx, key, secret)
+		switch {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return fmt.Errorf("cannot read Secret %s, which a pivot may have left: %w", key, err)
+		case secret.Annotations[v1alpha1.PivotKeptAnnotation] == "" || len(secret.OwnerReferences) > 0:
+			continue // a person's, or that of a Cluster that is here
+		}
+		err = cl.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("cannot delete Secret %s, which a pivot left: %w", key, err)
+		}
+		fmt.Fprintf(c.streams.Out, "✔ deleted Secret %s, the kubeconfig of Cluster %s as another tier had it\n", key, name)
+	}
+	return nil
+}
+
 func (c *cli) approved(names []types.NamespacedName) {
 	for _, name := range names {
 		fmt.Fprintf(c.streams.Out, "✔ approved creation of Cluster %s\n", name)
@@ -218,6 +248,12 @@ func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, 
 		record := firstsync.NewRecord(namespace)
 		if err := cl.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("cannot create ConfigMap %s/%s: %w", namespace, record.Name, err)
+		}
+		if err := cl.Get(ctx, client.ObjectKeyFromObject(record), record); err != nil {
+			return fmt.Errorf("cannot read ConfigMap %s/%s: %w", namespace, record.Name, err)
+		}
+		if err := c.dropKept(ctx, cl, record, names); err != nil {
+			return err
 		}
 		if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
 			return err

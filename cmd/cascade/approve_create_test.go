@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -160,6 +161,43 @@ func TestApproveCreateManagedElsewhere(t *testing.T) {
 				t.Errorf("%s: the record is %v", tc.reason, data)
 			}
 		})
+	}
+}
+
+// TestApproveCreateDropsKept: the next Cluster of a name does not find the kubeconfig that a pivot left of the one that is
+// gone, whichever way it is approved.
+func TestApproveCreateDropsKept(t *testing.T) {
+	kept := map[string]string{v1alpha1.PivotKeptAnnotation: "fleet.m-1"}
+	for name, tc := range map[string]struct {
+		reason, name string
+		annotations  map[string]string
+		owners       []metav1.OwnerReference
+		stays        bool
+	}{
+		"Left":   {"a pivot left it", "m-kubeconfig", kept, nil, false},
+		"Owned":  {"it is a Cluster's that is here", "m-kubeconfig", kept, []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "m", UID: "here"}}, true},
+		"Person": {"a person made it", "m-kubeconfig", nil, nil, true},
+		"Other":  {"it is of another Cluster", "n-kubeconfig", kept, nil, true},
+	} {
+		for _, pushed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%t", name, pushed), func(t *testing.T) {
+				streams, _, _, _ := genericiooptions.NewTestIOStreams()
+				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: tc.name, UID: "s", Annotations: tc.annotations, OwnerReferences: tc.owners}}
+				cl, names, c := awayTier(metav1.ConditionFalse, "done", secret), []types.NamespacedName{{Namespace: "fleet", Name: "m"}}, &cli{streams: streams}
+				var err error
+				if pushed {
+					err = c.approvePushed(t.Context(), cl, "", names)
+				} else {
+					err = c.approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, false)
+				}
+				if data := recordedIn(t, cl); err != nil || data["fleet_m"] != "approved" {
+					t.Errorf("%s: the record is %v, %v", tc.reason, data, err)
+				}
+				if err := cl.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); (err == nil) != tc.stays {
+					t.Errorf("%s: the Secret is read with %v", tc.reason, err)
+				}
+			})
+		}
 	}
 }
 
