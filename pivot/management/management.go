@@ -6,8 +6,8 @@
 // alone. A pivot runs in pieces: where it would wait, the reconcile ends and comes again.
 //
 // Invariants: a pivot begins only for a Child that is connected and seeded, whose Cluster is
-// where it is not to be, and about which all Layers that say something say the same. What is
-// under way is brought to its end whatever is declared by then, and only then turned round.
+// where it is not to be, and about which all Layers that say something say the same, and not while
+// the Child is suspended. What is under way is brought to its end whatever is declared by then, and only then turned round.
 //
 // Failure model: what keeps a pivot from going on is told in condition Management of the
 // Child, with the reason, and is tried again. When this tier is gone, the child's agent ends
@@ -235,7 +235,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if child.Spec.ClusterRef == nil || child.Spec.Suspend {
+	if child.Spec.ClusterRef == nil {
 		return ctrl.Result{}, nil
 	}
 	f, err := r.facts(ctx, child)
@@ -251,6 +251,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if d.To == "" {
 		r.forget(req.NamespacedName)
+		if child.Spec.Suspend && child.Status.MovingTo == "" {
+			return ctrl.Result{}, nil // what was said before it was suspended stands
+		}
 		return ctrl.Result{}, r.tell(ctx, child, d)
 	}
 	if f.Running == "" {
@@ -324,6 +327,10 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 		if _, err := remote.Selects(&says[i], labels); err != nil {
 			f.Unclear = err
 		}
+	}
+	if child.Spec.Suspend {
+		// As nothing were declared: no pivot is begun, and a Cluster that is on its way, and paused for that, does not stay so.
+		f.Declared, f.Unclear = nil, nil
 	}
 	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
 	if len(f.Declared) == 0 && told == nil && !meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ManagedElsewhereCondition) {

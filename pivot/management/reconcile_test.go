@@ -195,6 +195,76 @@ func TestMovingTo(t *testing.T) {
 	}
 }
 
+// TestSuspendedChild: a Cluster is paused while it is on its way, and a Child that is suspended does not keep it so. It keeps
+// one from being moved that is not.
+func TestSuspendedChild(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		// step of the journal, none if it is empty. is, and says then, the condition of a Cluster that is on its way to, or is not.
+		step     string
+		to, want v1alpha1.Management
+		is, says string
+		again    time.Duration
+		asked    bool
+	}{
+		"Copy":    {"it goes on, for which it needs a kubeconfig", "copy", v1alpha1.ManagementSelf, v1alpha1.ManagementSelf, v1alpha1.ReasonPivotRunning, v1alpha1.ReasonPivotFailed, retryPause, true},
+		"Ended":   {"it is not on its way any more", "aborted", v1alpha1.ManagementSelf, "", v1alpha1.ReasonPivotRunning, "", 0, true},
+		"Waits":   {"nothing was begun, and nothing is", "", "", "", v1alpha1.ReasonPivotWaiting, v1alpha1.ReasonPivotWaiting, 0, true},
+		"Nothing": {"nothing was ever said of it", "", "", "", "", "", 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master", Labels: map[string]string{"tier": "master"}},
+				Spec:       v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}, Suspend: true},
+				Status: v1alpha1.ChildStatus{
+					Identity: &v1alpha1.ChildIdentity{KubeSystemUID: "there"}, MovingTo: tt.to,
+					Conditions: []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.SeededCondition, Status: metav1.ConditionTrue}},
+				},
+			}
+			if tt.is != "" {
+				child.Status.Conditions = append(child.Status.Conditions, metav1.Condition{Type: v1alpha1.ManagementCondition, Status: metav1.ConditionFalse, Reason: tt.is})
+			}
+			layer := &v1alpha1.Layer{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "masters"},
+				Spec:       v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: child.Labels}, Management: v1alpha1.ManagementSelf},
+			}
+			objects := []client.Object{child, layer}
+			if tt.step != "" {
+				objects = append(objects, &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.source.x", Labels: map[string]string{v1alpha1.PivotLabel: "source"}},
+					Data:       map[string]string{"journal.json": fmt.Sprintf(`{"format":1,"id":"x-1","step":%q,"to":{"uid":"there"},"clusters":[{"namespace":"fleet","name":"master"}]}`, tt.step)},
+				})
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(child).Build()
+			asked := false
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { asked = true; return false, nil },
+			}
+			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)})
+			if err != nil || result.RequeueAfter != tt.again || asked != tt.asked {
+				t.Errorf("%s: looked at again after %s, asked: %t, %v", tt.reason, result.RequeueAfter, asked, err)
+			}
+			is, says := &v1alpha1.Child{}, ""
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(child), is); err != nil {
+				t.Fatal(err)
+			}
+			if condition := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ManagementCondition); condition != nil {
+				says = condition.Reason
+			}
+			if says != tt.says || is.Status.MovingTo != tt.want {
+				t.Errorf("%s: it says %q, want %q; moving to %q", tt.reason, says, tt.says, is.Status.MovingTo)
+			}
+		})
+	}
+}
+
 // TestTurnedBack: a person takes the declaration back, and turns back what is under way. What this
 // process remembers of it begins no other pivot.
 func TestTurnedBack(t *testing.T) {
