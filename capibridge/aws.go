@@ -84,6 +84,7 @@ func (a awsAdapter) facts(c Cluster, have objects) Facts {
 	}
 	f.Identity = a.identity(c, fields.identity, have)
 	f.Infrastructure, f.ControlPlane = f.Infrastructure.blockedBy(f.Identity), f.ControlPlane.blockedBy(f.Identity)
+	f.Unfinished = c.ControlPlane.Kind == eksv1.AWSManagedControlPlaneKind && fields.oidcProvider == ""
 	arns := append(fields.arns, f.Identity.Principal)
 	if f.Identity.Form == IdentityController || f.Identity.Form == IdentityWorkload {
 		arns = fields.arns // of the controller, which may be of another account

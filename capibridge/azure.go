@@ -61,8 +61,10 @@ func (a azureAdapter) facts(c Cluster, have objects) Facts {
 	case c.ControlPlane.Kind == azurev1.AzureASOManagedControlPlaneKind:
 		f.ControlPlane = aksHealth(c, fields.managedCluster, have)
 		f.Infrastructure = asoInfrastructureHealth(c, f.Infrastructure)
+		f.Unfinished = fields.oidcIssuer == ""
 	case c.ControlPlane.Kind == azurev1.AzureManagedControlPlaneKind:
 		f.ControlPlane = azureManagedHealth(c, have, f.ControlPlane)
+		f.Unfinished = fields.oidcIssuer == ""
 	}
 	if !ok {
 		f.Identity = Identity{Form: IdentityUnknown, Message: why.Message}

@@ -148,6 +148,9 @@ type Facts struct {
 	// Unread says why an object that tells the region or variables could not be read, though the
 	// Cluster refers to it; zero if all were read.
 	Unread Health
+	// Unfinished: the provider may tell another variable later, and nothing of the Cluster changes by
+	// that, as where an OIDC issuer is enabled.
+	Unfinished bool
 }
 
 // Keeping returns the facts with what was known before in the place of what could not be read

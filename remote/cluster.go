@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -223,9 +224,28 @@ func (r *run) remembered() capibridge.Cluster {
 	return cluster
 }
 
-// describeAgain is how long facts of a provider hold without a change of the
-// Cluster. The state shows on the Cluster, and account and region do not change.
-const describeAgain = time.Hour
+// How long facts of a provider hold without a change of the Cluster. The state of one that is up
+// shows on the Cluster, and account and region do not change. Why one does not come up is the
+// provider's to say: the Cluster has it in conditions that do not count here, or nowhere, as that an
+// identity may not be used.
+const (
+	describeAgain      = time.Hour
+	describeUnfinished = 10 * time.Minute
+	describeBuilding   = 30 * time.Second
+)
+
+// factsHold is for how long what is known of the provider's objects holds.
+func (r *run) factsHold(cluster capibridge.Cluster) time.Duration {
+	switch {
+	case r.child.Annotations[fluxmeta.ReconcileRequestAnnotation] != r.child.Status.LastHandledReconcileAt:
+		return 0
+	case !cluster.InfrastructureProvisioned, !cluster.ControlPlaneInitialized:
+		return describeBuilding
+	case r.notes.facts.Unfinished:
+		return describeUnfinished
+	}
+	return describeAgain
+}
 
 // pushed reports whether anything was ever sent to a child.
 func pushed(child *v1alpha1.Child) bool {
@@ -233,8 +253,8 @@ func pushed(child *v1alpha1.Child) bool {
 }
 
 // describe returns what the provider's objects say about the Cluster. It reads them
-// when the Cluster has changed: Cluster API changes the Cluster with every change of
-// theirs that matters here.
+// when the Cluster has changed: once it is up, Cluster API changes the Cluster with nearly
+// every change of theirs that matters here.
 func (r *run) describe(ctx context.Context, cluster capibridge.Cluster) (capibridge.Facts, error) {
 	if r.object == nil {
 		return capibridge.Facts{}, nil
@@ -243,7 +263,7 @@ func (r *run) describe(ctx context.Context, cluster capibridge.Cluster) (capibri
 	// Other writes to a Cluster, such as our own condition, do not count.
 	state := fmt.Sprint(r.object.GetGeneration(), cluster.InfrastructureProvisioned, cluster.ControlPlaneInitialized,
 		cluster.Available, cluster.RollingOut, cluster.Remediating, cluster.RemoteConnection, cluster.Failure)
-	if n.described == state && r.Now().Sub(n.since) < describeAgain {
+	if n.described == state && r.Now().Sub(n.since) < r.factsHold(cluster) {
 		return n.facts, nil
 	}
 	if r.later {

@@ -181,6 +181,58 @@ func TestDescribeFirst(t *testing.T) {
 	}
 }
 
+// TestDescribeAgain: what keeps a cluster from coming up is looked at while it does not, as nothing of the
+// Cluster has to change by it. One that is up is not asked about without need.
+func TestDescribeAgain(t *testing.T) {
+	status := func(fields ...string) func(*run) {
+		return func(r *run) {
+			for _, field := range fields {
+				_ = unstructured.SetNestedField(r.object.Object, false, "status", "initialization", field)
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*run)
+		after  time.Duration
+		want   bool
+	}{
+		"Infrastructure": {"an identity may be used by now", status("infrastructureProvisioned", "controlPlaneInitialized"), 40 * time.Second, true},
+		"ControlPlane":   {"a quota is exceeded by now", status("controlPlaneInitialized"), 40 * time.Second, true},
+		"Soon":           {"each look is several calls", status("infrastructureProvisioned", "controlPlaneInitialized"), 10 * time.Second, false},
+		"Up":             {"its state shows on the Cluster", func(*run) {}, 50 * time.Minute, false},
+		"Hour":           {"it may have missed something", func(*run) {}, time.Hour, true},
+		"Unfinished":     {"an issuer may have come", func(r *run) { r.notes.facts.Unfinished = true }, 10 * time.Minute, true},
+		"Asked": {"a person has changed something", func(r *run) {
+			r.child.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"}
+		}, time.Second, true},
+		"Handled": {"that was looked at", func(r *run) {
+			r.child.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"}
+			r.child.Status.LastHandledReconcileAt = "now"
+		}, time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDescribed(t, withoutProvider)
+			d.child.Status.Layers = nil
+			object, _ := d.children.Clusters.Get(client.ObjectKeyFromObject(&d.child))
+			r := &run{Children: d.children, child: &d.child, notes: &notes{}, object: object.DeepCopy()}
+			tc.change(r)
+			look := func() {
+				if _, err := r.describe(t.Context(), capibridge.FromObject(r.object)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			look()
+			tc.change(r)
+			d.children.Now = func() time.Time { return start.Add(tc.after) }
+			look()
+			if again := r.notes.since.After(start.Time); again != tc.want {
+				t.Errorf("%s: it is looked at again: %t", tc.reason, again)
+			}
+		})
+	}
+}
+
 // TestTakeOverAsksTheTierLittle: a process that took many children over asks each of them who serves,
 // before it reads what providers say of those that stand as they were.
 func TestTakeOverAsksTheTierLittle(t *testing.T) {
