@@ -523,7 +523,7 @@ func TestRenewal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := layout(t.TempDir())
-			if err := ensurePKI(dir, ip, began); err != nil {
+			if err := ensurePKI(dir, ip, began, true); err != nil {
 				t.Fatal(err)
 			}
 			before, key, err := readPair(dir, "apiserver")
@@ -535,7 +535,7 @@ func TestRenewal(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := began.Add(tt.after)
-			if err := ensurePKI(dir, ip, now); err != nil {
+			if err := ensurePKI(dir, ip, now, false); err != nil {
 				t.Fatalf("%s: %v", tt.reason, err)
 			}
 			after, same, err := readPair(dir, "apiserver")
@@ -576,6 +576,48 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
+// TestPort: the port of before is taken again. After a cut of power it may be lost, which no start fails for.
+func TestPort(t *testing.T) {
+	free, before, err := listenOn(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close()
+	for name, tc := range map[string]struct {
+		reason, file string
+		fails        bool
+	}{
+		"None":     {"the first start", "-", false},
+		"Before":   {"it is the one that kubeconfigs have", fmt.Sprintln(before), false},
+		"Empty":    {"power went before it was written", "", false},
+		"Zeros":    {"or after its length was", "\x00\x00\x00\x00\x00\x00", false},
+		"Nonsense": {"a person wrote into it", "nonsense\n", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := layout(t.TempDir())
+			if tc.file != "-" {
+				if err := os.WriteFile(dir.port(), []byte(tc.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			listener, port, err := listen(t.Context(), dir, 0)
+			if (err != nil) != tc.fails {
+				t.Fatalf("%s: listen() = %v", tc.reason, err)
+			}
+			if tc.fails {
+				return
+			}
+			_ = listener.Close()
+			if is, err := readNumber(dir.port()); err != nil || is != port {
+				t.Errorf("%s: it listens on %d, and remembers %d, %v", tc.reason, port, is, err)
+			}
+			if name == "Before" && port != before {
+				t.Errorf("%s: it listens on %d", tc.reason, port)
+			}
+		})
+	}
+}
+
 func TestCertificates(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	dir := layout(t.TempDir())
@@ -586,14 +628,14 @@ func TestCertificates(t *testing.T) {
 	if ip.String() != "10.96.0.1" {
 		t.Fatalf("first address %s, want 10.96.0.1", ip)
 	}
-	if err := ensurePKI(dir, ip, now); err != nil {
+	if err := ensurePKI(dir, ip, now, false); err != nil {
 		t.Fatal(err)
 	}
 	first, err := os.ReadFile(dir.pki("ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ensurePKI(dir, ip, now.Add(24*time.Hour)); err != nil {
+	if err := ensurePKI(dir, ip, now.Add(24*time.Hour), false); err != nil {
 		t.Fatal(err)
 	}
 	second, err := os.ReadFile(dir.pki("ca.crt"))
@@ -607,7 +649,7 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ensurePKI(dir, other, now); err == nil || !strings.Contains(err.Error(), "--service-cidr") {
+	if err := ensurePKI(dir, other, now, false); err == nil || !strings.Contains(err.Error(), "--service-cidr") {
 		t.Errorf("another range: %v, want a refusal that names --service-cidr", err)
 	}
 	// A kill while they are made leaves a folder of another name.

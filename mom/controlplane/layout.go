@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,6 +29,19 @@ func (l layout) etcd() string                 { return l.path("etcd") }
 // replaceFile makes name hold data, whole or not at all: readers poll these
 // files, and the process may be killed at any moment.
 func replaceFile(name string, data []byte, mode os.FileMode) error {
+	return replace(name, data, mode, func(*os.File) error { return nil })
+}
+
+// keepFile is replaceFile for what the next start cannot do without: after a cut of
+// power the name could be there without what was written.
+func keepFile(name string, data []byte, mode os.FileMode) error {
+	if err := replace(name, data, mode, (*os.File).Sync); err != nil {
+		return err
+	}
+	return syncOne(filepath.Dir(name))
+}
+
+func replace(name string, data []byte, mode os.FileMode, sync func(*os.File) error) error {
 	temporary, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
 	if err != nil {
 		return fmt.Errorf("cannot write file %s: %w", name, err)
@@ -36,6 +50,9 @@ func replaceFile(name string, data []byte, mode os.FileMode) error {
 	_, err = temporary.Write(data)
 	if err == nil {
 		err = temporary.Chmod(mode)
+	}
+	if err == nil {
+		err = sync(temporary)
 	}
 	if closed := temporary.Close(); err == nil {
 		err = closed
@@ -47,4 +64,30 @@ func replaceFile(name string, data []byte, mode os.FileMode) error {
 		return fmt.Errorf("cannot write file %s: %w", name, err)
 	}
 	return nil
+}
+
+// syncOne has on disk what a file holds, or the names in a folder.
+func syncOne(name string) error {
+	file, err := os.Open(name)
+	if err == nil {
+		err = errors.Join(file.Sync(), file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot sync %s: %w", name, err)
+	}
+	return nil
+}
+
+// syncAll has a folder of files on disk.
+func syncAll(folder string) error {
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return fmt.Errorf("cannot sync %s: %w", folder, err)
+	}
+	for _, file := range files {
+		if err := syncOne(filepath.Join(folder, file.Name())); err != nil {
+			return err
+		}
+	}
+	return syncOne(folder)
 }

@@ -34,8 +34,9 @@ const (
 // ensurePKI makes sure that dir holds usable certificates for a control plane
 // whose first Service address is serviceIP. Keys are made once; the folder appears
 // by rename, so a kill leaves all of them or none. Certificates are renewed with
-// their keys, each by one rename.
-func ensurePKI(dir layout, serviceIP net.IP, now time.Time) error {
+// their keys, each by one rename. If the cluster is to be durable, a cut of power does
+// no more than a kill: what is in etcd is of no use without them.
+func ensurePKI(dir layout, serviceIP net.IP, now time.Time, durable bool) error {
 	folder := dir.path("pki")
 	_, err := os.Stat(folder)
 	if err == nil {
@@ -56,8 +57,16 @@ func ensurePKI(dir layout, serviceIP net.IP, now time.Time) error {
 	if err := writePKI(temporary, serviceIP, now); err != nil {
 		return err
 	}
+	if durable {
+		if err := syncAll(temporary); err != nil {
+			return err
+		}
+	}
 	if err := os.Rename(temporary, folder); err != nil {
 		return fmt.Errorf("cannot create certificates: %w", err)
+	}
+	if durable {
+		return syncOne(string(dir))
 	}
 	return nil
 }
@@ -175,7 +184,7 @@ func readPEM(name string) ([]byte, error) {
 }
 
 func replaceCertificate(dir layout, name string, certificate *x509.Certificate) error {
-	return replaceFile(dir.pki(name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}), 0o600)
+	return keepFile(dir.pki(name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}), 0o600)
 }
 
 // keepPKI renews certificates while they serve. kube-apiserver and the components

@@ -30,9 +30,10 @@ const (
 // before, else on a free one, and remembers it. The socket itself is handed on,
 // so nobody can take the port in between.
 func listen(ctx context.Context, dir layout, wanted int) (net.Listener, int, error) {
+	remembered := 0
 	if wanted == 0 {
-		remembered, err := readNumber(dir.port())
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		var err error
+		if remembered, err = readPort(dir); err != nil {
 			return nil, 0, err
 		}
 		wanted = remembered
@@ -41,7 +42,10 @@ func listen(ctx context.Context, dir layout, wanted int) (net.Listener, int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := replaceFile(dir.port(), []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
+	if port == remembered {
+		return listener, port, nil
+	}
+	if err := keepFile(dir.port(), []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
 		_ = listener.Close()
 		return nil, 0, err
 	}
@@ -79,6 +83,16 @@ func listenUntil(ctx context.Context, port int, deadline time.Time) (net.Listene
 		case <-time.After(pollInterval):
 		}
 	}
+}
+
+// readPort is the port used before, 0 if there is none. A file without content is what a cut of
+// power left of one: another port is found, and told in the kubeconfigs.
+func readPort(dir layout) (int, error) {
+	data, err := os.ReadFile(dir.port())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && strings.Trim(string(data), "\x00 \n") == "" {
+		return 0, nil
+	}
+	return readNumber(dir.port())
 }
 
 // readNumber reads a file that holds one number.

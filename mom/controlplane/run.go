@@ -126,7 +126,7 @@ func (c *controlPlane) bringUp(ctx context.Context, begin time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := ensurePKI(c.dir, serviceIP, time.Now()); err != nil {
+	if err := ensurePKI(c.dir, serviceIP, time.Now(), c.durable); err != nil {
 		return err
 	}
 	listener, port, err := listen(ctx, c.dir, c.port)
