@@ -188,7 +188,7 @@ func TestApproveCreateDropsKept(t *testing.T) {
 				if pushed {
 					err = c.approvePushed(t.Context(), cl, "", names)
 				} else {
-					err = c.approveCreate(t.Context(), cl, v1alpha1.AgentNamespace, names, false)
+					err = c.approveCreate(t.Context(), cl, names, false)
 				}
 				if data := recordedIn(t, cl); err != nil || data["fleet_m"] != "approved" {
 					t.Errorf("%s: the record is %v, %v", tc.reason, data, err)
