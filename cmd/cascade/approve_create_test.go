@@ -147,12 +147,12 @@ func TestApproveCreateManagedElsewhere(t *testing.T) {
 		"Moving":    {"its objects may be here still", false, metav1.ConditionFalse, "copy", "pivot fleet.m-1, which moves it, is at step copy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			streams, _, _, _ := genericiooptions.NewTestIOStreams()
+			c, _ := newCLI(t)
 			cl, names := awayTier(tc.connected, tc.step), []types.NamespacedName{{Namespace: "fleet", Name: "m"}}
 			if tc.all {
 				names = nil
 			}
-			err := (&cli{streams: streams}).approveCreate(t.Context(), cl, names, tc.all)
+			err := c.approveCreate(t.Context(), cl, names, tc.all)
 			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%s: error is %v", tc.reason, err)
 			}
@@ -181,9 +181,9 @@ func TestApproveCreateDropsKept(t *testing.T) {
 	} {
 		for _, pushed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%t", name, pushed), func(t *testing.T) {
-				streams, _, _, _ := genericiooptions.NewTestIOStreams()
+				c, _ := newCLI(t)
 				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: tc.name, UID: "s", Annotations: tc.annotations, OwnerReferences: tc.owners}}
-				cl, names, c := awayTier(metav1.ConditionFalse, "done", secret), []types.NamespacedName{{Namespace: "fleet", Name: "m"}}, &cli{streams: streams}
+				cl, names := awayTier(metav1.ConditionFalse, "done", secret), []types.NamespacedName{{Namespace: "fleet", Name: "m"}}
 				var err error
 				if pushed {
 					err = c.approvePushed(t.Context(), cl, "", names)
