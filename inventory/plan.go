@@ -167,6 +167,8 @@ type Plan struct {
 	Deletes []Delete
 	// Hash identifies the list of deletes, whether or not they are held.
 	Hash string
+	// Unasked: nobody confirmed one of these, or of what is put last.
+	Unasked bool
 	// Held: the empty or shrink guard holds all deletes; Deletes is what an
 	// approval of Hash would release.
 	Held bool
@@ -334,7 +336,7 @@ func PlanPrune(f Facts) Plan {
 		p.Keep = append(p.Keep, e)
 	}
 	order(p.Deletes)
-	p.Hash = hash(f.Target, p.Deletes)
+	p.Hash, p.Unasked = hash(f.Target, p.Deletes), c.unasked > 0
 
 	if len(p.Deletes) > 0 && f.Approved != p.Hash {
 		p.Guard = c.guard(f, p)
@@ -553,8 +555,7 @@ func (p Plan) Kept() *v1alpha1.HeldKept { return Kept(slices.Concat(p.OfCluster,
 // either; neither that nor one that is superseded has a hash.
 func (p Plan) Settles() bool {
 	// What nobody confirmed is deleted while something is held only if that was approved.
-	approved := slices.ContainsFunc(p.Deletes, func(d Delete) bool { return !d.Confirmed })
-	return p.Hash != "" && !p.Blocked() && (approved || len(p.HandOver)+len(p.Unknown) == 0)
+	return p.Hash != "" && !p.Blocked() && (p.Unasked || len(p.HandOver)+len(p.Unknown) == 0)
 }
 
 // Undecided reports whether an owner's plan was held and nobody has decided since.

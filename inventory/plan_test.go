@@ -919,6 +919,14 @@ func TestNeeded(t *testing.T) {
 func TestPlanSettles(t *testing.T) {
 	one, other := Entry{Kind: "ConfigMap", Name: "a"}, Entry{Kind: "ConfigMap", Name: "b"}
 	removed, confirmed := []Delete{{Entry: one}}, []Delete{{Entry: one, Confirmed: true}}
+	last := Facts{
+		Owned: []Entry{child, deployer, configMap, secret}, Rendered: []Entry{secret}, Undecided: true,
+		Live: map[Entry]Live{
+			child: with(func(l *Live) { l.Confirmed, l.Carries = true, 3 }), deployer: ours,
+			configMap: with(func(l *Live) { l.HandOver = "Kustomization/x/y" }),
+		},
+	}
+	last.Approved = PlanPrune(last).Hash
 	for name, tc := range map[string]struct {
 		reason string
 		plan   Plan
@@ -929,7 +937,8 @@ func TestPlanSettles(t *testing.T) {
 		"Nothing":    {"all of it is declared again, or gone", Plan{Hash: "ab"}, true},
 		"Taken":      {"another owner has it", Plan{Hash: "ab", Claimed: []Entry{one}}, true},
 		"Held":       {"a person is asked", Plan{Hash: "ab", Held: true, Deletes: removed}, false},
-		"Approved":   {"a person decided about what the plan deletes; the rest was not on the list", Plan{Hash: "ab", Deletes: removed, HandOver: []Entry{other}, Unknown: []Entry{other}}, true},
+		"Approved":   {"a person decided about what the plan deletes; the rest was not on the list", Plan{Hash: "ab", Deletes: removed, Unasked: true, HandOver: []Entry{other}, Unknown: []Entry{other}}, true},
+		"Last":       {"the same where that goes after a Kustomization which may need it (read 872)", PlanPrune(last), true},
 		"Confirmed":  {"a confirmation of one object says nothing of the others", Plan{Hash: "ab", Deletes: confirmed, HandOver: []Entry{other}}, false},
 		"HandOver":   {"another owner may declare it", Plan{Hash: "ab", HandOver: []Entry{other}}, false},
 		"Unknown":    {"it could not be read", Plan{Hash: "ab", Unknown: []Entry{other}}, false},
