@@ -441,12 +441,24 @@ func mayNeed(sync, e Entry) bool {
 	switch {
 	case e.Group == rbac:
 		return true
+	case makesSecret(e):
+		return e.Namespace == sync.Namespace
 	case e.Group != "":
 		return false
 	case e.Kind == "Namespace":
 		return e.Name == sync.Namespace
 	}
 	return e.Namespace == sync.Namespace && (e.Kind == "ServiceAccount" || e.Kind == "Secret" || e.Kind == "ConfigMap")
+}
+
+// makesSecret reports whether an object takes a Secret of its namespace along, which may be a kubeconfig
+// and is in no inventory; a Credential revokes what it has, too.
+func makesSecret(e Entry) bool {
+	switch e.Group + "/" + e.Kind {
+	case v1alpha1.Group + "/Credential", "external-secrets.io/ExternalSecret", "bitnami.com/SealedSecret":
+		return true
+	}
+	return false
 }
 
 // counts of a plan.

@@ -40,6 +40,9 @@ var (
 	keys       = Entry{Namespace: "team", Name: "kubeconfig", Kind: "Secret", Version: "v1"}
 	child      = Entry{Namespace: "team", Name: "apps", Group: "kustomize.toolkit.fluxcd.io", Kind: "Kustomization", Version: "v1"}
 	home       = Entry{Name: "team", Kind: "Namespace", Version: "v1"}
+	issued     = Entry{Namespace: "team", Name: "remote", Group: "cascade.dev", Kind: "Credential", Version: "v1alpha1"}
+	fetched    = Entry{Namespace: "team", Name: "remote", Group: "external-secrets.io", Kind: "ExternalSecret", Version: "v1"}
+	sealed     = Entry{Namespace: "apps", Name: "remote", Group: "bitnami.com", Kind: "SealedSecret", Version: "v1alpha1"}
 	release    = Entry{Namespace: "team", Name: "web", Group: "helm.toolkit.fluxcd.io", Kind: "HelmRelease", Version: "v2"}
 	deploy     = Entry{Namespace: "apps", Name: "web", Group: "apps", Kind: "Deployment", Version: "v1"}
 )
@@ -225,6 +228,12 @@ func TestPlanPrune(t *testing.T) {
 			reason: "the inventory of a HelmRelease that Flux wrote may not say what it installed",
 			facts:  Facts{Owned: []Entry{release, deployer, other}, Rendered: []Entry{other}, Live: map[Entry]Live{release: ours, deployer: ours}},
 			want:   outcome{Deletes: []string{"HelmRelease/team/web"}, Last: []Entry{deployer}, Keep: []Entry{deployer, release}},
+		},
+		"AccountOfCredential": {
+			reason: "the kubeconfig goes with what made it, and is in no inventory; one of another namespace is not its (read 873)",
+			facts: Facts{Owned: []Entry{child, issued, fetched, sealed, other}, Rendered: []Entry{other},
+				Live: map[Entry]Live{child: carrying, issued: ours, fetched: ours, sealed: ours}},
+			want: outcome{Deletes: []string{"Kustomization/team/apps", "SealedSecret/apps/remote"}, Last: []Entry{fetched, issued}, Keep: []Entry{sealed, child, issued, fetched}},
 		},
 		"AccountAsked": {
 			reason: "a person deleted the owner of all of it",
