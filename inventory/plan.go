@@ -28,7 +28,9 @@ const (
 )
 
 // LastBound is how long a Kustomization or HelmRelease that is being deleted keeps what it may need for
-// that, among which may be rights that somebody revoked for another reason.
+// that, among which may be rights that somebody revoked for another reason. One that has Clusters, or
+// something else that is protected, keeps it until these are gone: they go one after the other, or wait
+// for a person, however long that takes.
 const LastBound = time.Hour
 
 // State of an object by the API server.
@@ -82,7 +84,8 @@ type Live struct {
 	// nothing would take down what that object stands for.
 	NeededBy string
 	// Holds names objects in a Namespace that are protected or not in the inventory,
-	// and protected objects that would be deleted with a Kustomization or HelmRelease.
+	// and protected objects that would be deleted with a Kustomization or HelmRelease. Of
+	// what is being deleted it is known only of one of these that Lingers.
 	Holds []string
 	// Below is about what is deleted with the object.
 	Below
@@ -101,6 +104,9 @@ type Live struct {
 	// restored it, for instance from a backup.
 	Recreated bool
 }
+
+// Lingers reports whether an object has been on its way out for LastBound.
+func (l Live) Lingers(now time.Time) bool { return l.Deleting && now.Sub(l.Since) >= LastBound }
 
 // Below is about what is deleted with a Kustomization, a HelmRelease or a Layer.
 type Below struct {
@@ -197,8 +203,8 @@ type Plan struct {
 	Queued     []Entry
 	Claimed    []Entry
 	// Last is what Kustomizations and HelmReleases that go may need to take down what they applied:
-	// accounts, rights and keys. It is deleted once those are gone, or LastBound has passed; LastFor is one
-	// of them.
+	// accounts, rights and keys. It is deleted once those are gone, or LastBound has passed for those with
+	// nothing protected; LastFor is one of them.
 	Last    []Entry
 	LastFor Entry
 	// HandOver are objects that another owner declares and does not have yet; NewOwner
@@ -398,7 +404,7 @@ func (p *Plan) putLast(f Facts, c counts) {
 	}
 	going := slices.Clone(p.Unknown)
 	for _, e := range p.Waiting {
-		if f.Now.Sub(f.Live[e].Since) < LastBound {
+		if live := f.Live[e]; !live.Lingers(f.Now) || len(live.Holds) > 0 {
 			going = append(going, e)
 		}
 	}

@@ -213,6 +213,14 @@ func TestPlanPrune(t *testing.T) {
 				Live: ofTeam(with(func(l *Live) { l.Deleting, l.Since = true, time.Unix(0, 0) }))},
 			want: outcome{Deletes: []string{"ServiceAccount/team/deployer"}, Waiting: []Entry{child}, Keep: []Entry{child, deployer}},
 		},
+		"AccountOfClusters": {
+			reason: "its Clusters go one after the other, or it waits for a person: without the account they would run on, with nobody who answers for them (read 874)",
+			facts: Facts{Owned: []Entry{child, deployer, other}, Rendered: []Entry{other}, Now: time.Unix(0, 0).Add(2 * LastBound),
+				Live: ofTeam(with(func(l *Live) {
+					l.Deleting, l.Since, l.Holds = true, time.Unix(0, 0), []string{"Cluster/fleet/prod"}
+				}))},
+			want: outcome{Waiting: []Entry{child}, Last: []Entry{deployer}, Keep: []Entry{child, deployer}},
+		},
 		"AccountGone": {
 			reason: "nobody needs them any more",
 			facts:  Facts{Owned: append(team, other), Rendered: []Entry{other}, Live: ofTeam(Live{State: Absent})},

@@ -23,7 +23,14 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, k 
 	a.gather(ctx, entries, k)
 	facts := make(map[inventory.Entry]inventory.Live, len(entries))
 	for _, e := range entries {
-		facts[e], _ = a.examine(ctx, e, owned, k)
+		live, u := a.examine(ctx, e, owned, k)
+		if live.Owned && live.Lingers(a.now()) && isSync(e) {
+			var err error
+			if live.Holds, live.Carries, err = a.carries(ctx, e, u, k); err != nil {
+				live.Holds = []string{err.Error()} // it may have a Cluster, and is there, whatever the error says
+			}
+		}
+		facts[e] = live
 	}
 	return facts
 }

@@ -368,13 +368,15 @@ func TestPrune(t *testing.T) {
 func TestPruneLast(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
+		has    string // what the child applied
 		gone   bool
 		after  time.Duration
 		left   string
 	}{
-		"Gone":  {"nobody needs them any more", true, time.Minute, ""},
-		"Going": {"it still does", false, inventory.LastBound - time.Minute, "child keys"},
-		"Late":  {"it does not get done", false, inventory.LastBound, "child"},
+		"Gone":    {"nobody needs them any more", "ConfigMap", true, time.Minute, ""},
+		"Going":   {"it still does", "ConfigMap", false, inventory.LastBound - time.Minute, "child keys"},
+		"Late":    {"it does not get done", "ConfigMap", false, inventory.LastBound, "child"},
+		"Cluster": {"its Cluster waits for its turn, or for a person (read 874)", "Cluster", false, 2 * inventory.LastBound, "child keys"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
@@ -382,10 +384,12 @@ func TestPruneLast(t *testing.T) {
 			now := time.Unix(1, 0) // when the server marks what has a finalizer
 			a.now = func() time.Time { return now }
 			child, keys := anObject("Kustomization", "child", &apps), anObject("Secret", "keys", &apps)
+			has := inventory.Of(anObject(tc.has, "c", nil))
 			s.put(child, func(u *unstructured.Unstructured) {
 				u.SetFinalizers([]string{"finalizers.fluxcd.io"})
 				u.Object["spec"] = map[string]any{"prune": true}
-				u.Object["status"] = map[string]any{"inventory": map[string]any{"entries": []any{map[string]any{"id": "x_c__ConfigMap", "v": "v1"}}}}
+				u.SetAnnotations(map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed})
+				u.Object["status"] = map[string]any{"inventory": map[string]any{"entries": []any{map[string]any{"id": has.ID(), "v": has.Version}}}}
 			})
 			s.put(keys, nil)
 			res, err := a.Remove(t.Context(), []inventory.Entry{inventory.Of(child), inventory.Of(keys)}, Options{})
