@@ -72,8 +72,8 @@ type Live struct {
 	// OfCluster names the Cluster that the object is a part of, or needed by, and
 	// that still exists; empty for the Cluster itself.
 	OfCluster string
-	// Guarded: the live object is marked as protected, or is the owner itself.
-	Guarded bool
+	// Guarded: the live object is marked as protected, or is the owner itself. Self: it is that.
+	Guarded, Self bool
 	// OfAgent: the live object has the labels of an agent's. LockedDown: the agent of the
 	// cluster has the rights of a lockdown alone; it is told of LockdownRights only.
 	OfAgent, LockedDown bool
@@ -207,6 +207,9 @@ type Plan struct {
 	// nothing protected; LastFor is one of them.
 	Last    []Entry
 	LastFor Entry
+	// Going are those Kustomizations and HelmReleases, whether or not anything is put last for them: what they
+	// need may be in another plan, which keeps it while their owner is there.
+	Going []Entry
 	// HandOver are objects that another owner declares and does not have yet; NewOwner
 	// names the first one's, and Unsure is about that. They are kept for it until
 	// HandOverBound has passed. Late have been kept that long and are not deleted now, for
@@ -413,10 +416,12 @@ func (p *Plan) putLast(f Facts, c counts) {
 			going = append(going, d.Entry)
 		}
 	}
-	going = slices.DeleteFunc(going, func(e Entry) bool { return !isSync(e) })
+	// An owner that declares itself has nothing to wait for.
+	going = slices.DeleteFunc(going, func(e Entry) bool { return !isSync(e) || f.Live[e].Self })
 	if len(going) == 0 {
 		return
 	}
+	p.Going = going
 	rest := counts{gone: c.gone}
 	var first []Delete
 	var last []Entry

@@ -862,6 +862,38 @@ func TestPlanPruneProperties(t *testing.T) {
 	}
 }
 
+// TestGoing: who deletes Kustomizations and HelmReleases waits for those that still take something down (read 875).
+func TestGoing(t *testing.T) {
+	at := func(since time.Duration, change func(*Live)) Live {
+		return with(func(l *Live) {
+			l.Deleting, l.Since = true, time.Unix(0, 0).Add(LastBound-since)
+			change(l)
+		})
+	}
+	nothing := func(*Live) {}
+	for name, tc := range map[string]struct {
+		reason string
+		facts  Facts
+		want   []Entry
+	}{
+		"Begins":    {"it is deleted by this plan", Facts{Owned: []Entry{child}, Live: map[Entry]Live{child: with(func(l *Live) { l.Carries = 3 })}}, []Entry{child}},
+		"Nothing":   {"it applied nothing", Facts{Owned: []Entry{child}, Live: map[Entry]Live{child: ours}}, nil},
+		"Goes":      {"it is at work", Facts{Owned: []Entry{child}, Live: map[Entry]Live{child: at(time.Minute, nothing)}}, []Entry{child}},
+		"Late":      {"it does not get done", Facts{Owned: []Entry{child}, Live: map[Entry]Live{child: at(LastBound, nothing)}}, nil},
+		"Clusters":  {"it waits for its Clusters", Facts{Owned: []Entry{child}, Live: map[Entry]Live{child: at(LastBound, func(l *Live) { l.Holds = []string{"Cluster/fleet/prod"} })}}, []Entry{child}},
+		"Self":      {"nobody waits for himself, as flux-system would", Facts{Owned: []Entry{child, deployer}, Live: map[Entry]Live{child: at(time.Minute, func(l *Live) { l.Self = true }), deployer: ours}}, nil},
+		"Elsewhere": {"the agent of another cluster may be gone", Facts{Owned: []Entry{child}, LowerTier: true, Live: map[Entry]Live{child: at(time.Minute, nothing)}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.facts.Asked, tc.facts.Now = true, time.Unix(0, 0).Add(LastBound)
+			p := PlanPrune(tc.facts)
+			if diff := cmp.Diff(tc.want, p.Going); diff != "" || len(p.Last) > 0 {
+				t.Errorf("%s\n%d are put last, going: -want, +got:\n%s", tc.reason, len(p.Last), diff)
+			}
+		})
+	}
+}
+
 // TestLastMessage: what is kept for a removal that takes its time is told, and not for one that began just now.
 func TestLastMessage(t *testing.T) {
 	p := Plan{Deletes: []Delete{{Entry: child}}, Last: []Entry{deployer}, LastFor: child}

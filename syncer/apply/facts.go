@@ -126,6 +126,7 @@ func (a *Applier) liveOf(ctx context.Context, e inventory.Entry, u *unstructured
 		Recreated: !a.applied(u),
 		Claimed:   a.others(labels, k),
 		Guarded:   labels[v1alpha1.ProtectedLabel] == "true" || a.isOwner(e),
+		Self:      a.isOwner(e),
 		Exempt:    directive.Keeps(labels, u.GetAnnotations()),
 		Confirmed: u.GetAnnotations()[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed,
 		Deleting:  u.GetDeletionTimestamp() != nil,

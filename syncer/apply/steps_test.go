@@ -393,7 +393,7 @@ func TestPruneLast(t *testing.T) {
 			})
 			s.put(keys, nil)
 			res, err := a.Remove(t.Context(), []inventory.Entry{inventory.Of(child), inventory.Of(keys)}, Options{})
-			if err != nil || namesOf(res.Deleted) != "child" || namesOf(res.Inventory) != "child keys" || !res.Pending {
+			if err != nil || namesOf(res.Deleted) != "child" || namesOf(res.Plan.Going) != "child" || namesOf(res.Inventory) != "child keys" || !res.Pending {
 				t.Fatalf("deleted %q, left %q, pending %t: %v", namesOf(res.Deleted), namesOf(res.Inventory), res.Pending, err)
 			}
 			if now = now.Add(tc.after); tc.gone {

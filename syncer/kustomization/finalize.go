@@ -3,6 +3,8 @@ package kustomization
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
@@ -96,7 +98,13 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	}
 	// What another owner has as well stays, and is nothing to wait for.
 	left := inventory.Difference(res.Inventory, res.Plan.Claimed)
+	// These still take down what they applied, perhaps as an account of whoever declares this Kustomization, who
+	// keeps it for as long as this one is there.
+	below := slices.DeleteFunc(slices.Clone(res.Plan.Going), func(e inventory.Entry) bool { return !slices.Contains(left, e) })
 	switch {
+	case len(below) > 0:
+		status.MarkProgressing(obj, "Waiting for %s to take down what it applied", below[0])
+		return again(min(run.known.deleting(r.Now()), 30*time.Second))
 	case len(left) > 0 && r.waitsForTermination(run):
 		status.MarkProgressing(obj, "Waiting for %d objects to be deleted", len(left))
 		return again(deletePoll)

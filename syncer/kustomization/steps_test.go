@@ -1499,6 +1499,10 @@ func TestPruneStep(t *testing.T) {
 	parts.Plan = inventory.Plan{OfCluster: []inventory.Entry{a}}
 	last := left
 	last.Plan = inventory.Plan{Last: []inventory.Entry{a}, LastFor: inventory.Entry{Namespace: "x", Name: "apps", Kind: "Kustomization"}}
+	web := inventory.Entry{Namespace: "x", Name: "web", Group: "helm.toolkit.fluxcd.io", Kind: "HelmRelease", Version: "v2"}
+	below := apply.Result{Changes: ssa.NewChangeSet(), Inventory: []inventory.Entry{a, web}, Plan: inventory.Plan{Going: []inventory.Entry{web}}}
+	wentAtOnce := left
+	wentAtOnce.Plan = below.Plan
 	shared := left
 	shared.Plan = inventory.Plan{Claimed: []inventory.Entry{a}}
 	for name, tc := range map[string]struct {
@@ -1529,6 +1533,8 @@ func TestPruneStep(t *testing.T) {
 		"OfCluster":       {"keys of a Cluster that is being deleted go after it", deleted(nil), parts, nil, true, false, "Unknown/Progressing", 30 * time.Second},
 		"OfClusterFailed": {"the same where another delete fails", deleted(nil), parts, errors.New("denied"), true, false, "False/PruneFailed", time.Minute},
 		"Last":            {"accounts go after what needs them for its own removal (read 831)", deleted(nil), last, nil, true, false, "Unknown/Progressing", deletePoll},
+		"LastBelow":       {"the same for an account that who declares this one has: it is kept no longer than this one is there (read 875)", deleted(nil), below, nil, true, false, "Unknown/Progressing", deletePoll},
+		"LastBelowGone":   {"what had no finalizer is gone", deleted(nil), wentAtOnce, nil, true, true, "", 0},
 		"AccountAdded":    {"in another cluster, as a service account that it did not have when it was applied", deleted(accountAdded), none, nil, true, true, "", 0},
 		"AccountChanged": {"it is pruned as the account that it was applied as: whether the one of the spec exists is of no interest", deleted(func(k *kustomizev1.Kustomization) {
 			appliedAs(k, "ops")
@@ -1580,7 +1586,7 @@ func TestPruneStep(t *testing.T) {
 			if s.says() != tc.says || result.RequeueAfter != tc.after {
 				t.Errorf("%s: it says %q and is looked at after %s, want %q and %s", tc.reason, s.says(), result.RequeueAfter, tc.says, tc.after)
 			}
-			if tc.after == deletePoll && len(tc.result.Plan.Last) == 0 {
+			if tc.after == deletePoll && len(tc.result.Plan.Last)+len(tc.result.Plan.Going) == 0 {
 				s.now = s.now.Add(s.Obj.GetTimeout())
 				if _, err := s.finalize(t.Context(), s.run); err != nil || len(s.Obj.Finalizers) > 0 {
 					t.Errorf("%s: it stays longer than its time-out, %v", tc.reason, err)
