@@ -1174,7 +1174,7 @@ func rollout() Section {
 			},
 			{
 				Reasons: []string{"NoChildren"},
-				Means:   "no cluster that this tier manages is in any of its waves: a revision begins when one is",
+				Means:   "no cluster that this tier manages is in any of its waves, or no layer brings what is moved into any of them: a revision begins when one is, or does",
 			},
 			{
 				Reasons: []string{"RollingOut"},

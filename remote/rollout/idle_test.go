@@ -46,15 +46,78 @@ func TestIdle(t *testing.T) {
 			s.decide()
 			s.result("canary2", v1alpha1.ResultDeferred)
 		}},
-		{name: "all of them", reason: "nobody proves the revision", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+		{name: "all of them", reason: "no revision begins with nobody to prove it, as after a commit that dropped the object by mistake: the canary comes first when it is back", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			idles(s, true, "canary1", "rest1")
 			for range 6 {
 				s.decide()
 				s.after(10 * time.Minute)
 			}
+			s.phase(v1alpha1.RolloutCompleted)
+			s.good(first)
+			s.says(v1alpha1.ReasonNoChildren, "no layer is known to bring what is moved into any cluster that is selected: a revision begins when one does")
+			s.at(first, "canary1", "rest1")
+			idles(s, false, "canary1", "rest1")
+			s.decide()
+			s.at(second, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "canary1", "rest1")
 			s.phase(v1alpha1.RolloutProgressing)
+		}},
+		{name: "all of them by now", reason: "the run stands in the wave that it is in", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.decide()
+			idles(s, true, "canary1", "rest1")
+			for range 6 {
+				s.after(10 * time.Minute)
+				s.decide()
+			}
+			s.phase(v1alpha1.RolloutProgressing)
+			s.held(v1alpha1.ReasonNoChildren)
+			s.at(second, "canary1")
+			idles(s, false, "canary1", "rest1")
+			s.decide()
+			s.at(second, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(second, "canary1", "rest1")
+		}},
+		{name: "not known before", reason: "a Rollout may be there before a layer brings what it moves: later waves get nothing that nobody ran", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.forget()
+			for _, name := range []string{"canary1", "rest1"} {
+				s.cluster(name).Known, s.cluster(name).New = true, true
+			}
+			s.decide()
+			idles(s, true, "canary1")
+			for range 6 {
+				s.after(10 * time.Minute)
+				s.decide()
+			}
+			s.at(first, "canary1")
 			s.held(v1alpha1.ReasonWaveUnproven)
+			idles(s, false, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.at(first, "canary1")
+			s.takes(true, "canary1")
+			s.decide()
+			s.at(first, "canary1", "rest1")
+		}},
+		{name: "the canary for good", reason: "a person may bring it to the next wave, which proves it by itself", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			idles(s, true, "canary1")
+			s.decide()
+			s.decide()
+			s.held(v1alpha1.ReasonWaveUnproven)
+			s.at(second, "canary1")
+			s.approve("rest", second)
+			s.decide()
+			s.at(second, "canary1", "rest1")
+			s.takes(true, "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.good(second)
 		}},
 		{name: "a layer brings it", reason: "it is waited for, and has its deadline from then on", waves: waves, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.commit(second)

@@ -234,9 +234,7 @@ func (d *decision) pass(run *v1alpha1.RolloutRun) bool {
 		d.hold = Hold{v1alpha1.ReasonSoaking, fmt.Sprintf("wave %s waits at %s for clusters that did not answer for a while: until half of it are back, and ready for %s, or for an approval of %s", wave.Name, title(run.RolloutRevision), soak, next)}
 		return false
 	}
-	if p.of > 0 {
-		run.Unproven = !p.holds()
-	}
+	run.Unproven = d.leavesUnproven(run, members, p)
 	return true
 }
 
@@ -324,23 +322,18 @@ func (d *decision) proven(run *v1alpha1.RolloutRun) bool {
 	return false
 }
 
-// selectsNone reports whether no cluster that this tier manages is in a wave.
+// selectsNone reports whether no cluster that this tier manages, and that has or gets what is moved, is in a wave.
 func (d *decision) selectsNone() bool {
-	return !slices.ContainsFunc(d.all, func(m *member) bool { return m.wave >= 0 && !m.Elsewhere })
+	return !slices.ContainsFunc(d.all, func(m *member) bool { return m.wave >= 0 && !m.Elsewhere && !m.Idle })
 }
 
 // deserted reports whether no cluster is left for a run to go on with, nor one that is ready at its revision. It
 // would pass all waves at once, and all of them would begin together when clusters are back, as after
-// a typo in a selector.
+// a typo in a selector, or a commit that took the object out of its layer.
 func (d *decision) deserted(run *v1alpha1.RolloutRun) bool {
 	return d.selectsNone() && !slices.ContainsFunc(d.all, func(m *member) bool {
-		return m.wave >= 0 && m.has(run.RolloutRevision) && m.is(v1alpha1.ResultSucceeded)
+		return m.wave >= 0 && !m.Idle && m.has(run.RolloutRevision) && m.is(v1alpha1.ResultSucceeded)
 	})
-}
-
-// nobody is the hold of a Rollout without a cluster to bring anything to.
-func (d *decision) nobody() Hold {
-	return Hold{v1alpha1.ReasonNoChildren, "no cluster that this tier manages is selected: a revision begins when one is"}
 }
 
 // waits reports whether the wave waits for a cluster.
