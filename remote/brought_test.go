@@ -122,6 +122,26 @@ func TestNobodyBrings(t *testing.T) {
 	}
 }
 
+// TestMovesLayerSince: that no layer brings a source says nothing of the layer that the Rollout was made to move since.
+func TestMovesLayerSince(t *testing.T) {
+	o := rolloutNamed("waves", movesLayer("base"))
+	child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}})
+	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "base", Ready: true, Revision: commitTwo, Digest: "sha256:2", LastAttemptedDigest: "sha256:2"}}
+	given := pinTo("waves", commitTwo, "")
+	given.Result, given.Idle = v1alpha1.ResultUpdating, true
+	child.Status.Rollouts = []v1alpha1.ChildRollout{given}
+	layer := layerWith("base", v1alpha1.LayerSpec{})
+	p := &push{run: &run{child: &child, governing: rollout.Governing{o}}, layers: []*seeding{{complete: true, layer: layer, notes: &layerNotes{}}}}
+	p.noteBrought([]v1alpha1.ChildRollout{given})
+	pin := &child.Status.Rollouts[0]
+	if pin.Idle || !pin.Brought {
+		t.Errorf("on record is %+v", pin)
+	}
+	if c := (&moved{spec: &o.Spec, layer: layer}).cluster(o, &child, pin); !c.Ready {
+		t.Errorf("it is not ready at the layer: %+v", c)
+	}
+}
+
 // TestBroughtIsKept: what a run found in place is written where another wrote what Rollouts let the child have meanwhile,
 // unless that is of what it found: nobody wakes it for the rest.
 func TestBroughtIsKept(t *testing.T) {

@@ -220,8 +220,8 @@ func sentInPart(entry *v1alpha1.ChildLayer) bool {
 func (p *push) noteBrought(given []v1alpha1.ChildRollout) {
 	for _, o := range p.governing {
 		pin := rollout.OnRecord(p.child, rollout.MoverOf(o))
-		if of := o.Spec.Moves.Source; pin != nil && of != nil {
-			pin.Idle = p.idle(*of, pin.Idle)
+		if of := o.Spec.Moves.Source; pin != nil {
+			pin.Idle = of != nil && p.idle(*of, pin.Idle) // which says nothing of a layer that it moves by now
 		}
 		if pin == nil || pin.Idle || pin.Brought || wasProven(pin) || o.Spec.Moves.KustomizationRef != nil || !slices.ContainsFunc(given, pin.Same) {
 			continue
