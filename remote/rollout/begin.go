@@ -243,16 +243,28 @@ func (d *decision) unbuilt(r v1alpha1.RolloutRevision) bool {
 func (d *decision) start(m *member, to goal) {
 	// A new cluster that begins in a roll was not seen to be well without it.
 	accountable := m.Healthy && (m.pin != nil || m.Rolling == "") || m.blamed(to.RolloutRevision)
-	below, underway := m.Below, m.Underway
-	if m.has(to.RolloutRevision) && m.pin.Run == to.run {
-		below, underway = m.pin.Below, m.pin.Underway // what is ill by now may come of what it begins with again
-	}
+	below, underway := m.measure(to)
 	m.set(v1alpha1.ChildRollout{
 		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: below, Underway: underway,
 		Past: m.has(to.RolloutRevision) && m.pin.Past, Brought: m.has(to.RolloutRevision) && m.pin.Brought,
 		Idle: m.pin != nil && m.pin.Idle, // which another revision of it does not change
 	})
 	d.soon(d.terms().Deadline.Duration)
+}
+
+// measure is how many clusters below a cluster may be ill, and how many of its own Rollouts may be on their way, for it to be
+// ready at what it begins with.
+func (m *member) measure(to goal) (below, underway int32) {
+	switch p := m.pin; {
+	case p == nil:
+	case m.has(to.RolloutRevision) && p.Run == to.run:
+		return p.Below, p.Underway // what is ill by now may come of what it begins with again
+	case p.Blameless, m.Idle: // nobody knows that, or it ran nothing of it
+	case unproven(p), m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded):
+		// Or of what it was given before, which this mends, or takes the place of.
+		return min(m.Below, p.Below), min(m.Underway, p.Underway)
+	}
+	return m.Below, m.Underway
 }
 
 // blamed reports whether a cluster that is not ready counts at the revision that it gets. Who

@@ -81,6 +81,21 @@ func TestTierIllBefore(t *testing.T) {
 			}
 			s.phase(v1alpha1.RolloutCompleted)
 		}},
+		{name: "not well when a Rollout is new", reason: "what became ill below it since does not come of a revision that it was given", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.forget()
+			s.tells(first, "canary1", "rest1")
+			tier := s.cluster("canary1")
+			tier.Healthy, tier.Below = false, 1
+			s.decide()
+			tier.Healthy, tier.Below = true, 5
+			s.commit(second)
+			for range 3 {
+				s.decide()
+			}
+			if pin := tier.Pin; pin.Revision != second || pin.Below != 5 {
+				s.t.Fatalf("canary1 has %+v", pin)
+			}
+		}},
 		{name: "a commit is taken back by a push", reason: "the run takes over who has its revision as they are by then", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.spec.Preempt = true
 			s.commit(second)
@@ -98,7 +113,8 @@ func TestTierIllBefore(t *testing.T) {
 	})
 }
 
-// TestTierBeginsAgain: what a revision made ill below a tier is no measure for that when the tier begins with it again in the same run.
+// TestTierBeginsAgain: what a revision made ill below a tier is no measure for that when the tier begins with it again, nor for
+// what the tier is given before it was ready at that.
 func TestTierBeginsAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -125,6 +141,43 @@ func TestTierBeginsAgain(t *testing.T) {
 			s.phase(v1alpha1.RolloutHalted)
 			s.facts.Requests.Retry = "now"
 			s.decide()
+		}},
+		"NextCommit": {"it is to mend what the one before broke, and does not", v1alpha1.ResultUpdating, func(s *story, _ *rollout.Cluster) {
+			s.after(time.Hour)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.commit(third)
+			s.decide()
+			s.at(third, "canary1")
+		}},
+		"Preempted": {"it takes the place of one that had broken something already", v1alpha1.ResultUpdating, func(s *story, _ *rollout.Cluster) {
+			s.spec.Preempt = true
+			s.commit(third)
+			s.decide()
+			s.at(third, "canary1")
+		}},
+		"Reverted": {"the one before is to mend it, and has not yet", v1alpha1.ResultUpdating, func(s *story, _ *rollout.Cluster) {
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.at(first, "canary1", "rest1")
+		}},
+		"PausedInAnotherRun": {"the branch is set back to it while a person looks", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			s.spec.Preempt = true
+			tier.Rolling = v1alpha1.ReasonPaused
+			s.decide()
+			s.commit(third)
+			s.decide()
+			s.commit(second)
+			s.decide()
+			s.at(second, "canary1")
+			tier.Rolling = ""
+		}},
+		"MendedByTheNext": {"what was ill is well again", v1alpha1.ResultSucceeded, func(s *story, tier *rollout.Cluster) {
+			s.after(time.Hour)
+			s.decide()
+			s.commit(third)
+			s.decide()
+			tier.Below = 1
 		}},
 		"Mended": {"what was ill is well again", v1alpha1.ResultSucceeded, func(s *story, tier *rollout.Cluster) {
 			tier.Rolling = v1alpha1.ReasonPaused
