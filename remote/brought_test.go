@@ -142,6 +142,40 @@ func TestMovesLayerSince(t *testing.T) {
 	}
 }
 
+// TestNobodyTells: a cluster without an agent never says what it has of a source that a Rollout moves: one into which no layer brings it
+// is not waited for all the same, nor does it count for a proof where nothing is on record for it.
+func TestNobodyTells(t *testing.T) {
+	o := rolloutNamed("waves", v1alpha1.RolloutMoves{Source: &fleetSource})
+	selects := metav1.LabelSelector{MatchLabels: map[string]string{"edge": "true"}}
+	edge, agent := layerWith("edge", v1alpha1.LayerSpec{ClusterSelector: selects}), layerWith("agent", v1alpha1.LayerSpec{ClusterSelector: selects, Agent: &v1alpha1.AgentSpec{}})
+	elsewhere := layerWith("agent", v1alpha1.LayerSpec{ClusterSelector: metav1.LabelSelector{MatchLabels: map[string]string{"edge": "false"}}, Agent: &v1alpha1.AgentSpec{}})
+	idle, waited := pinTo("waves", commitTwo, ""), pinTo("waves", commitTwo, "")
+	idle.Idle = true
+	for name, tc := range map[string]struct {
+		reason string
+		other  *v1alpha1.Layer
+		digest string
+		pin    *v1alpha1.ChildRollout
+		known  bool
+		idle   bool
+	}{
+		"InPlace":   {"nobody will ever know what it has", elsewhere, "sha256:1", nil, false, true},
+		"Agent":     {"its agent tells once it is there", agent, "sha256:1", nil, false, false},
+		"New":       {"it has nothing, and may have a revision in its wave", elsewhere, "", nil, true, false},
+		"Idle":      {"its run found that no layer brings it", elsewhere, "sha256:1", &idle, false, true},
+		"IdleAgent": {"its run found it, and its agent has not told yet", agent, "sha256:1", &idle, false, true},
+		"Brings":    {"a layer brings it, so that it is waited for", elsewhere, "sha256:1", &waited, false, false},
+	} {
+		child := childNamed("a", []metav1.Condition{{Type: v1alpha1.ConnectedCondition, Status: metav1.ConditionTrue}, {Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue}})
+		child.Labels = map[string]string{"edge": "true"}
+		child.Status.Layers = []v1alpha1.ChildLayer{{Name: "edge", Digest: tc.digest}}
+		m := &moved{spec: &o.Spec, layers: []v1alpha1.Layer{*edge, *tc.other}}
+		if c := m.cluster(o, &child, tc.pin); c.Known != tc.known || c.Idle != tc.idle || c.Ready {
+			t.Errorf("%s: %s: known %t, idle %t, ready %t, want known %t, idle %t", name, tc.reason, c.Known, c.Idle, c.Ready, tc.known, tc.idle)
+		}
+	}
+}
+
 // TestBroughtIsKept: what a run found in place is written where another wrote what Rollouts let the child have meanwhile,
 // unless that is of what it found: nobody wakes it for the rest.
 func TestBroughtIsKept(t *testing.T) {

@@ -301,6 +301,9 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 		// A child without a report is new if nothing of its layers is in place.
 		c.Known = len(child.Status.Layers) > 0 && !slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Digest != "" })
 		c.New = c.Known
+		// One without an agent never says anything. Whether a layer brings the source its run finds out, once it may have a revision;
+		// one that has something in place, nobody knows of what, is given none before it tells.
+		c.Idle = pin != nil && pin.Idle || pin == nil && !c.Known && !m.hasTeller(child)
 		return
 	}
 	// One of which nothing is told may have something, and gets its first revision in its wave: to
@@ -314,6 +317,11 @@ func (m *moved) ofSource(child *v1alpha1.Child, pin *v1alpha1.ChildRollout, c *r
 		c.Unpinned = pin != nil && !isContent(m.spec.Moves.Source.Kind, has, pin.Revision) && slices.ContainsFunc(child.Status.Layers, func(l v1alpha1.ChildLayer) bool { return l.Past == pin.Name })
 	}
 	c.Ready = isBrought(pin) && c.Healthy && said.Ready && isContent(m.spec.Moves.Source.Kind, cmp.Or(has, perhaps), pin.Revision)
+}
+
+// hasTeller reports whether a layer brings a child an agent, which tells what it has.
+func (m *moved) hasTeller(child *v1alpha1.Child) bool {
+	return slices.ContainsFunc(m.layers, func(l v1alpha1.Layer) bool { return hasAgent(&l) && Concerns(&l, child, child.Labels) })
 }
 
 // isBrought reports whether a run of the child found in place what it may have, since it may have it.

@@ -39,8 +39,8 @@ type Cluster struct {
 	// Busy is why it is not Ready, as a clause for people, where that is nothing but what is on its way in a tier by
 	// itself: it may come of the revision, or of a commit of the tier's own. Empty otherwise.
 	Busy string
-	// Idle: no layer brings what is moved into the cluster. It may have a revision of it, for when one does; nobody waits for
-	// that, and it proves nothing.
+	// Idle: no layer brings what is moved into the cluster, or nothing is on record for it and it has no agent to tell whether
+	// one does. It may have a revision of it, for when one does; nobody waits for that, and it proves nothing.
 	Idle bool
 	// Rolling is why the cluster is left alone: it changes by itself, or a person paused or suspended it; empty if it is not.
 	Rolling string
