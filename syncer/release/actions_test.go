@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,8 +106,13 @@ func TestPreserveValues(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &smallServer{objects: map[string]*unstructured.Unstructured{"widgets.shop.io": parsed(t, widgetsDefinition)}}
-			looked := false
-			s.after = func(_, name string) { looked = looked || name == "widgets.shop.io" }
+			// The server answers on goroutines of its own.
+			var looked atomic.Bool
+			s.after = func(_, name string) {
+				if name == "widgets.shop.io" {
+					looked.Store(true)
+				}
+			}
 			for _, e := range []string{"settings", "store"} {
 				s.objects[e] = named("ConfigMap", e).Object()
 			}
@@ -136,7 +142,7 @@ func TestPreserveValues(t *testing.T) {
 				}
 				h := newHelm(t.Context(), n, session, nil, nil)
 				h.watch.Driver = storage
-				looked = false
+				looked.Store(false)
 				act := h.upgrade
 				if i == 0 {
 					act = h.install
@@ -161,8 +167,8 @@ func TestPreserveValues(t *testing.T) {
 				if got := strings.Join(made, ", "); got != tc.want[i] {
 					t.Errorf("%s: revision %d has %q, want %q", tc.reason, rel.Version, got, tc.want[i])
 				}
-				if looked != tc.defines {
-					t.Errorf("%s: revision %d has looked for the definition: %t", tc.reason, rel.Version, looked)
+				if got := looked.Load(); got != tc.defines {
+					t.Errorf("%s: revision %d has looked for the definition: %t", tc.reason, rel.Version, got)
 				}
 				if got := rel.Chart; got.Metadata.Version != c.Metadata.Version || string(got.Templates[0].Data) != string(c.Templates[0].Data) {
 					t.Errorf("%s: the storage has chart %s with %q", tc.reason, got.Metadata.Version, got.Templates[0].Data)
