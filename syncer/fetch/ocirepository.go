@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/cascade-gitops/cascade/syncer/source"
@@ -20,6 +20,17 @@ import (
 type OCIRepositories struct {
 	*Sources
 	Images *source.Images
+
+	// signed has by source.Key what was found to be signed last, as signedImage. The status does not tell it: its
+	// condition may be about an image that could not be fetched after that, and the artifact of before may be unsigned.
+	signed sync.Map
+}
+
+// signedImage is an image that is signed as a generation of an object asks for.
+type signedImage struct {
+	uid        types.UID
+	generation int64
+	revision   string
 }
 
 // SetupWithManager registers the reconciler.
@@ -47,8 +58,8 @@ func (r *OCIRepositories) timeout(_ context.Context, obj *sourcev1.OCIRepository
 	return timeoutOf(obj.Spec.Timeout)
 }
 
-// forget has nothing to do: images go with the last snapshot.
-func (r *OCIRepositories) forget(source.Key) {}
+// forget has no image to drop: images go with the last snapshot.
+func (r *OCIRepositories) forget(key source.Key) { r.signed.Delete(key) }
 
 // pin names the digest.
 func (r *OCIRepositories) pin(obj *sourcev1.OCIRepository, artifact *meta.Artifact) {
@@ -73,7 +84,7 @@ func (r *OCIRepositories) fetch(ctx context.Context, key source.Key, obj *source
 	if err != nil {
 		return failed(err)
 	}
-	if f := r.verify(ctx, obj, origin, image); f != nil {
+	if f := r.verify(ctx, key, obj, origin, image); f != nil {
 		return nil, f
 	}
 	snapshot, err := r.Images.Fetch(ctx, origin, image, source.ImageOptions{
@@ -99,25 +110,27 @@ func (r *OCIRepositories) fetch(ctx context.Context, key source.Key, obj *source
 }
 
 // verify checks the signature of an image that is new, or that was not found to
-// be signed, or after a change of the object. What has a digest does not change.
-func (r *OCIRepositories) verify(ctx context.Context, obj *sourcev1.OCIRepository, origin source.ImageOrigin, image source.Image) *failure {
+// be signed, or after a change of the object or a restart. What has a digest does
+// not change.
+func (r *OCIRepositories) verify(ctx context.Context, key source.Key, obj *sourcev1.OCIRepository, origin source.ImageOrigin, image source.Image) *failure {
 	spec := obj.Spec.Verify
 	if spec == nil {
 		status.RemoveCondition(obj, sourcev1.SourceVerifiedCondition)
 		return nil
 	}
-	known := apimeta.FindStatusCondition(obj.Status.Conditions, sourcev1.SourceVerifiedCondition)
-	if known != nil && known.Status == metav1.ConditionTrue && known.ObservedGeneration == obj.Generation &&
-		obj.Status.Artifact != nil && obj.Status.Artifact.Revision == image.Revision {
-		return nil
+	asked := signedImage{obj.UID, obj.Generation, image.Revision}
+	if last, ok := r.signed.Load(key); !ok || last != asked {
+		r.signed.Delete(key)
+		signed, err := r.checkSignature(ctx, r.Images, obj.Namespace, spec, origin, image)
+		if err != nil {
+			return &failure{condition: sourcev1.SourceVerifiedCondition, err: err}
+		}
+		if !signed {
+			return nil
+		}
+		r.signed.Store(key, asked)
 	}
-	signed, err := r.checkSignature(ctx, r.Images, obj.Namespace, spec, origin, image)
-	if err != nil {
-		return &failure{condition: sourcev1.SourceVerifiedCondition, err: err}
-	}
-	if signed {
-		r.verified(ctx, obj, fmt.Sprintf("verified signature of revision %s", image.Revision))
-	}
+	r.verified(ctx, obj, fmt.Sprintf("verified signature of revision %s", image.Revision))
 	return nil
 }
 
