@@ -140,8 +140,10 @@ func (r *HelmCharts) fetch(ctx context.Context, key source.Key, obj *sourcev1.He
 		return nil, failed
 	}
 	status.RemoveCondition(obj, sourcev1.FetchFailedCondition, sourcev1.BuildFailedCondition)
-	if obj.Spec.Verify != nil {
+	if got.signed {
 		r.verified(ctx, obj, "verified signature of version "+build.Version)
+	} else {
+		status.RemoveCondition(obj, sourcev1.SourceVerifiedCondition)
 	}
 	r.mu.Lock()
 	if r.builds == nil {
@@ -268,13 +270,13 @@ func (r *HelmCharts) fromRepository(ctx context.Context, key source.Key, obj *so
 	}
 	var verify chart.Verify
 	if v := obj.Spec.Verify; v != nil {
-		verify = func(ctx context.Context, at, digest string) error {
+		verify = func(ctx context.Context, at, digest string) (err error) {
 			origin := origin
 			origin.URL = sourcev1.OCIRepositoryPrefix + at
 			want := &sourcev1.OCIRepositoryVerification{
 				Provider: v.Provider, SecretRef: v.SecretRef, MatchOIDCIdentity: v.MatchOIDCIdentity,
 			}
-			_, err := r.checkSignature(ctx, r.Images, obj.Namespace, want, origin, source.Image{Revision: digest, Digest: digest})
+			got.signed, err = r.checkSignature(ctx, r.Images, obj.Namespace, want, origin, source.Image{Revision: digest, Digest: digest})
 			return err
 		}
 	}

@@ -108,11 +108,11 @@ func (s *chartServer) leave(away bool) {
 	s.away = away
 }
 
-// inRepository creates the HelmRepository charts at a server, and the HelmChart shop in it.
-func (b *gitBench) inRepository(server *chartServer, version string) *sourcev1.HelmRepository {
+// inRepository creates the HelmRepository charts at a URL, and the HelmChart shop in it.
+func (b *gitBench) inRepository(url, version string) *sourcev1.HelmRepository {
 	b.t.Helper()
 	repository, c := &sourcev1.HelmRepository{}, &sourcev1.HelmChart{}
-	repository.Namespace, repository.Name, repository.Generation, repository.Spec.URL = "ns", "charts", 1, server.URL
+	repository.Namespace, repository.Name, repository.Generation, repository.Spec.URL = "ns", "charts", 1, url
 	c.Namespace, c.Name, c.Generation, c.Spec.Chart, c.Spec.Version = "ns", "shop", 1, "shop", version
 	c.Spec.SourceRef = sourcev1.LocalHelmChartSourceReference{Kind: sourcev1.HelmRepositoryKind, Name: "charts"}
 	for _, obj := range []client.Object{repository, c} {
@@ -177,7 +177,7 @@ func TestSuspendedRepository(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, server := newGitBench(t), newChartServer(t, "1.3.0", "1.4.0")
-			b.inRepository(server, tc.version)
+			b.inRepository(server.URL, tc.version)
 			charts, repositories := b.helm()
 			had := b.helmRepository(repositories, nil)
 			if c := b.chart(charts); had.Status.Artifact == nil || c.Status.Artifact == nil {
@@ -233,7 +233,7 @@ func TestSuspendedRepository(t *testing.T) {
 // labels, is found in the index that the status of that names.
 func TestRepositoryOfAnother(t *testing.T) {
 	b, server := newGitBench(t), newChartServer(t, "1.3.0")
-	b.inRepository(server, "*")
+	b.inRepository(server.URL, "*")
 	_, repositories := b.helm()
 	charts, _ := b.helm()
 	charts.Shard = func(o client.Object) bool { return o.GetName() == "shop" }
@@ -291,7 +291,7 @@ func TestRepositoryOfAnother(t *testing.T) {
 // several machines has that later, is looked at again soon, and its status does not name the index that it is not of.
 func TestRepositoryBehind(t *testing.T) {
 	b, server := newGitBench(t), newChartServer(t, "1.3.0")
-	b.inRepository(server, "*")
+	b.inRepository(server.URL, "*")
 	_, repositories := b.helm()
 	charts, _ := b.helm()
 	charts.Shard = func(o client.Object) bool { return o.GetName() == "shop" }
@@ -399,6 +399,56 @@ func TestSuspendedChart(t *testing.T) {
 				t.Errorf("%s: the status changed: -before +after\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestVerifiedChart: a chart counts as verified if its signature was found to be good, not if the policy has nobody look.
+func TestVerifiedChart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason           string
+		provider, secret string
+		signed           bool
+		verified, ready  string
+	}{
+		"Signed":   {"it is signed with the key", "cosign", "keys", true, "True/Succeeded", "True/ChartPullSucceeded"},
+		"Unsigned": {"nobody signed it", "cosign", "keys", false, "False/VerificationError", "False/VerificationError"},
+		"Skip":     {"nobody looked", "notation", "skip", false, "", "True/ChartPullSucceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newImageBench(t)
+			b.pushChart("1.0.0", tc.signed)
+			b.inRepository("oci://"+b.host+"/charts", "1.0.0")
+			charts, repositories := b.helm()
+			charts.Images, charts.ChartBytes = source.NewImages(t.TempDir(), 1<<20, time.Now), 1<<20
+			b.helmRepository(repositories, func(r *sourcev1.HelmRepository) { r.Spec.Type, r.Spec.Insecure = sourcev1.HelmRepositoryTypeOCI, true })
+			b.verify(tc.provider, tc.secret)
+			for range 2 { // the second time there is nothing new
+				if got := states(b.chart(charts).Status.Conditions); got["SourceVerified"] != tc.verified || got["Ready"] != tc.ready {
+					t.Errorf("%s: it tells %v, want SourceVerified %q, Ready %q", tc.reason, got, tc.verified, tc.ready)
+				}
+			}
+			if b.chart(charts).Status.Artifact == nil {
+				return
+			}
+			b.verify("notation", "skip")
+			if got := states(b.chart(charts).Status.Conditions); got["SourceVerified"] != "" || got["Ready"] != tc.ready {
+				t.Errorf("%s, and nobody has to look by the policy that there is now: it tells %v", tc.reason, got)
+			}
+		})
+	}
+}
+
+// verify has the HelmChart shop ask for a signature.
+func (b *gitBench) verify(provider, secret string) {
+	b.t.Helper()
+	c := &sourcev1.HelmChart{}
+	if err := b.Client.Get(b.t.Context(), types.NamespacedName{Namespace: "ns", Name: "shop"}, c); err != nil {
+		b.t.Fatal(err)
+	}
+	c.Spec.Verify = &sourcev1.HelmChartVerification{Provider: provider, SecretRef: &meta.LocalObjectReference{Name: secret}}
+	c.Generation++
+	if err := b.Client.Update(b.t.Context(), c); err != nil {
+		b.t.Fatal(err)
 	}
 }
 

@@ -126,6 +126,7 @@ func (r *OCIRepositories) verify(ctx context.Context, key source.Key, obj *sourc
 			return &failure{condition: sourcev1.SourceVerifiedCondition, err: err}
 		}
 		if !signed {
+			status.RemoveCondition(obj, sourcev1.SourceVerifiedCondition)
 			return nil
 		}
 		r.signed.Store(key, asked)

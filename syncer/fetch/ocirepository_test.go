@@ -32,6 +32,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/notaryproject/notation-core-go/testhelper"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -73,7 +74,10 @@ func newImageBench(t *testing.T) *imageBench {
 	}
 	for secret, data := range map[string]map[string][]byte{
 		"keys": {"a.pub": pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})},
-		"skip": {"trustpolicy.json": []byte(`{"version":"1.0","trustPolicies":[{"name":"all","registryScopes":["*"],"signatureVerification":{"level":"skip"}}]}`)},
+		"skip": {
+			"trustpolicy.json": []byte(`{"version":"1.0","trustPolicies":[{"name":"all","registryScopes":["*"],"signatureVerification":{"level":"skip"}}]}`),
+			"ca.crt":           pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: testhelper.GetRSARootCertificate().Cert.Raw}),
+		},
 	} {
 		if err := b.Client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: secret}, Data: data}); err != nil {
 			t.Fatal(err)
@@ -112,11 +116,14 @@ func (b *imageBench) latest(content []byte) string {
 }
 
 // pushChart pushes a version of the chart shop.
-func (b *imageBench) pushChart(version string) string {
+func (b *imageBench) pushChart(version string, signed bool) {
 	b.t.Helper()
-	return b.push("charts/shop", version, "application/vnd.cncf.helm.config.v1+json", mutate.Addendum{
+	digest := b.push("charts/shop", version, "application/vnd.cncf.helm.config.v1+json", mutate.Addendum{
 		Layer: static.NewLayer(archiveOf(b.t, "shop/Chart.yaml", "apiVersion: v2\nname: shop\nversion: "+version+"\n"), source.ChartMediaType),
 	})
+	if signed {
+		b.sign("charts/shop", digest)
+	}
 }
 
 func (b *imageBench) sign(repository, digest string) {
@@ -172,9 +179,7 @@ func (b *imageBench) repository(r *OCIRepositories, verify *sourcev1.OCIReposito
 }
 
 func verifyWith(provider, secret string) *sourcev1.OCIRepositoryVerification {
-	v := &sourcev1.OCIRepositoryVerification{Provider: provider}
-	v.SecretRef = &meta.LocalObjectReference{Name: secret}
-	return v
+	return &sourcev1.OCIRepositoryVerification{Provider: provider, SecretRef: &meta.LocalObjectReference{Name: secret}}
 }
 
 // TestVerifiedImage: an image is used as signed if that very image was found to be, by the spec that there is.
@@ -220,4 +225,5 @@ func TestVerifiedImage(t *testing.T) {
 	if b.asked.Load() == 0 {
 		t.Error("a process that begins asked for no signature")
 	}
+	wants("nobody has to look by the policy that there is now", verifyWith("notation", "skip"), "", fine, signed)
 }

@@ -157,6 +157,8 @@ type fetched struct {
 	observe func()
 	// after is when to look again, if that is sooner than at the interval.
 	after time.Duration
+	// signed: a chart was found to be signed. It is not if the policy asks for nothing.
+	signed bool
 }
 
 // indexFile is the artifact of a source that is no tree of files.
