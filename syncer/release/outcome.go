@@ -50,8 +50,12 @@ func (n *run) remedied() *Outcome {
 	return n.stall(ReasonRetriesExceeded)
 }
 
-// stall gives up. It is no error: trying again would change nothing.
+// stall gives up. It is no error: trying again would change nothing. Ready tells why, for as long as that
+// lasts, and not of an obstacle since, which is out of the way.
 func (n *run) stall(reason string) *Outcome {
+	if ready := n.ready(); ready != nil && ready.Status != metav1.ConditionTrue {
+		conditions.Set(n.obj, ready)
+	}
 	switch reason {
 	case ReasonMissingRollbackTarget:
 		conditions.MarkStalled(n.obj, reason, "Failed to perform remediation: missing target release for rollback: cannot remediate failed release")

@@ -869,6 +869,60 @@ func TestForceHeld(t *testing.T) {
 	}
 }
 
+// TestStalledTells: a release that has given up tells why, once an obstacle is gone that kept it from being looked at.
+func TestStalledTells(t *testing.T) {
+	broken := errors.New("it is never ready")
+	for name, tc := range map[string]struct {
+		reason string
+		// first: nothing is stored yet.
+		first   bool
+		arrange func(*v2.HelmRelease, *fakeWorld)
+		ready   string
+	}{
+		"Install": {"an installation failed", true, func(_ *v2.HelmRelease, m *fakeWorld) { m.fails[Install] = broken }, v2.InstallFailedReason},
+		"Upgrade": {"an upgrade failed", false, func(_ *v2.HelmRelease, m *fakeWorld) { m.fails[Upgrade] = broken }, v2.UpgradeFailedReason},
+		"Remedied": {"what failed was rolled back", false, func(o *v2.HelmRelease, m *fakeWorld) {
+			o.Spec.Upgrade = &v2.Upgrade{Remediation: &v2.UpgradeRemediation{RemediateLastFailure: new(true)}}
+			m.fails[Upgrade] = broken
+		}, v2.RollbackSucceededReason},
+		"Tested": {"a test failed", false, func(o *v2.HelmRelease, m *fakeWorld) {
+			o.Spec.Test = &v2.Test{Enable: true}
+			m.fails[Test] = broken
+		}, v2.TestFailedReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next := wanted
+			next.ChartVersion = "2.0.0"
+			obj, m := inSync(t)
+			if tc.first {
+				obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+			}
+			tc.arrange(obj, m)
+			for range 2 {
+				if out, err := m.newRun(obj, next).reconcile(t.Context()); err != nil || !out.Stalled {
+					t.Fatalf("%s: reconcile() = %+v, %v, want it to have given up", tc.reason, out, err)
+				}
+			}
+			gave := conditions.Get(obj, fluxmeta.ReadyCondition)
+			if gave.Status != metav1.ConditionFalse || gave.Reason != tc.ready {
+				t.Fatalf("%s: Ready is %+v, want reason %s", tc.reason, gave, tc.ready)
+			}
+			// As a refusal of before the release was looked at.
+			conditions.Delete(obj, fluxmeta.StalledCondition)
+			conditions.MarkFalse(obj, fluxmeta.ReadyCondition, "ValuesError", "could not resolve Secret chart values reference")
+			if out, err := m.newRun(obj, next).reconcile(t.Context()); err != nil || !out.Stalled {
+				t.Fatalf("%s: reconcile() = %+v, %v, want it to have given up still", tc.reason, out, err)
+			}
+			if got := conditions.Get(obj, fluxmeta.ReadyCondition); got.Status != gave.Status || got.Reason != gave.Reason || got.Message != gave.Message {
+				t.Errorf("%s: Ready is %+v, want %+v", tc.reason, got, gave)
+			}
+			if !conditions.IsTrue(obj, fluxmeta.StalledCondition) {
+				t.Errorf("%s: it does not tell that it has given up", tc.reason)
+			}
+		})
+	}
+}
+
 // TestRetargetedWithin: what an agent installed that was killed in the middle of it is uninstalled
 // by the next one, also if the object points at another release by then.
 func TestRetargetedWithin(t *testing.T) {
