@@ -139,10 +139,7 @@ const (
 )
 
 // short identifies an object among those that one owner keeps.
-func short(e Entry) string {
-	sum := sha256.Sum256([]byte(e.ID()))
-	return hex.EncodeToString(sum[:shortLength/2])
-}
+func short(e Entry) string { return shorten(e.ID()) }
 
 // formatEarlier is the text that a record has of how much earlier objects began to wait, by their short ids: of
 // those that wait the longest, if there are many.

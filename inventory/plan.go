@@ -144,6 +144,8 @@ type Facts struct {
 	Undecided bool
 	// Approved is the hash of the plan that a person approved, if any.
 	Approved string
+	// Decided is the record of what the last plans put last, as Decisions wrote it. Nothing holds that any more.
+	Decided string
 	// InFlight names a Cluster that is being deleted already, if there is one.
 	InFlight string
 	// Ignored are entries that files declare which the source ignores, with the files: they
@@ -272,7 +274,7 @@ func PlanPrune(f Facts) Plan {
 	if f.superseded() {
 		return Plan{Superseded: true, Keep: Candidates(f.Owned, f.Rendered)}
 	}
-	waits := f.waits()
+	waits, before := f.waits(), parseDecided(f.Decided)
 	var late []Entry // nobody took them over
 	// inhabited Namespaces hold something that is to stay. awaited ones hold what has to go
 	// before them, even if they are confirmed: Clusters and what these may need until then.
@@ -337,7 +339,11 @@ func PlanPrune(f Facts) Plan {
 		default:
 			p.Deletes = append(p.Deletes, Delete{Entry: e, UID: live.UID, Version: live.Version, Confirmed: live.Confirmed})
 			p.Along = cmp.Or(p.Along, live.Along)
-			c.deletes(e, live, f.Ignored[e])
+			if before.has(e, live.UID) {
+				c.gone++
+			} else {
+				c.deletes(e, live, f.Ignored[e])
+			}
 		}
 		if isCluster(e) {
 			inhabited[e.Namespace], awaited[e.Namespace] = true, true
@@ -353,7 +359,7 @@ func PlanPrune(f Facts) Plan {
 	}
 	if !p.Held {
 		p.queue(f.InFlight)
-		p.putLast(f, c)
+		p.putLast(f)
 	}
 	for _, e := range late {
 		goes := !p.Held && slices.ContainsFunc(p.Deletes, func(d Delete) bool { return d.Entry == e })
@@ -398,10 +404,10 @@ func (p *Plan) queue(inFlight string) {
 
 // putLast leaves out of the deletes what has to outlive Kustomizations and HelmReleases that go: the API
 // server only marks these, and each takes down what it applied afterwards, as its account and by its
-// kubeconfig. Without them that would stay for good, with nobody who answers for it. What a person would
-// be asked about once more then goes at once, and so it does after LastBound, and in another cluster,
-// where the agent that has to take it down may go as well.
-func (p *Plan) putLast(f Facts, c counts) {
+// kubeconfig. Without them that would stay for good, with nobody who answers for it. They go at once after
+// LastBound, and in another cluster, where the agent that has to take it down may go as well. Nobody is asked
+// about them again then: see Facts.Decisions.
+func (p *Plan) putLast(f Facts) {
 	if f.LowerTier {
 		return
 	}
@@ -421,23 +427,14 @@ func (p *Plan) putLast(f Facts, c counts) {
 	if len(going) == 0 {
 		return
 	}
-	p.Going = going
-	rest := counts{gone: c.gone}
-	var first []Delete
-	var last []Entry
-	for _, d := range p.Deletes {
+	p.Going, p.LastFor = going, going[0]
+	p.Deletes = slices.DeleteFunc(p.Deletes, func(d Delete) bool {
 		if !slices.ContainsFunc(going, func(e Entry) bool { return mayNeed(e, d.Entry) }) {
-			first = append(first, d)
-			rest.gone++
-			continue
+			return false
 		}
-		last = append(last, d.Entry)
-		rest.deletes(d.Entry, f.Live[d.Entry], f.Ignored[d.Entry])
-	}
-	f.Undecided = false // once this plan is carried out
-	if len(last) > 0 && rest.guard(f, *p) == "" {
-		p.Deletes, p.Last, p.LastFor = first, last, going[0]
-	}
+		p.Last = append(p.Last, d.Entry)
+		return true
+	})
 }
 
 // isSync reports whether an object takes down what it applied after it was deleted, and may do so as a
@@ -474,8 +471,8 @@ func makesSecret(e Entry) bool {
 
 // counts of a plan.
 type counts struct {
-	// gone are entries of the inventory whose objects are absent or have another owner.
-	// They count neither as deletes nor as a part of the inventory.
+	// gone are entries of the inventory whose objects are absent or have another owner, or whose
+	// removal is decided. They count neither as deletes nor as a part of the inventory.
 	gone int
 	// carried are objects that are not in the inventory and would be deleted with an
 	// object that is.

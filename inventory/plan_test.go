@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -249,10 +250,17 @@ func TestPlanPrune(t *testing.T) {
 			want:   outcome{Deletes: []string{"Kustomization/team/apps"}, Last: []Entry{deployer}, Keep: []Entry{child, deployer}},
 		},
 		"AccountApproved": {
-			reason: "nobody is asked twice about one removal",
+			reason: "an approval of all that there is asks for no orphans (read 876)",
 			facts: Facts{Owned: []Entry{child, deployer}, Live: ofTeam(carrying),
 				Approved: hash("", []Delete{{Entry: child, UID: "1"}, {Entry: deployer, UID: "1"}})},
-			want: outcome{Deletes: []string{"Kustomization/team/apps", "ServiceAccount/team/deployer"}, Keep: []Entry{child, deployer}},
+			want: outcome{Deletes: []string{"Kustomization/team/apps"}, Last: []Entry{deployer}, Keep: []Entry{child, deployer}},
+		},
+		"AccountApprovedProtected": {
+			reason: "a team that has anything in its Namespace: that is held, and whoever approves the rest asks for no orphans (read 876)",
+			facts: Facts{Owned: []Entry{child, deployer, rights, home, other}, Rendered: []Entry{other},
+				Live:     map[Entry]Live{child: carrying, deployer: ours, rights: ours, home: with(func(l *Live) { l.Holds = []string{"Deployment/team/web"} })},
+				Approved: hash("", []Delete{{Entry: child, UID: "1"}, {Entry: deployer, UID: "1"}, {Entry: rights, UID: "1"}})},
+			want: outcome{Deletes: []string{"Kustomization/team/apps"}, Protected: []Entry{home}, Last: []Entry{rights, deployer}, Keep: []Entry{rights, child, deployer, home}},
 		},
 		"AccountElsewhere": {
 			reason: "the agent of another cluster may go with what it would take down",
@@ -891,6 +899,77 @@ func TestGoing(t *testing.T) {
 				t.Errorf("%s\n%d are put last, going: -want, +got:\n%s", tc.reason, len(p.Last), diff)
 			}
 		})
+	}
+}
+
+// TestDecisions: nobody is asked again about what an approved plan put last, unless it is not the same removal any
+// more (read 876).
+func TestDecisions(t *testing.T) {
+	at := func(e Entry, l Live) func(*Facts) { return func(f *Facts) { f.Live[e] = l } }
+	going, gone := with(func(l *Live) { l.Deleting = true }), at(child, Live{State: Absent})
+	more, live := configMaps(11)
+	for name, tc := range map[string]struct {
+		reason  string
+		between func(*Facts)
+		then    []func(*Facts)
+		deletes []string
+		held    bool
+		last    []Entry
+	}{
+		"Going":  {"they are needed still", nil, nil, nil, false, []Entry{rights, deployer}},
+		"Gone":   {"nobody needs them any more", nil, []func(*Facts){gone}, []string{"RoleBinding/apps/deployer", "ServiceAccount/team/deployer"}, false, nil},
+		"Unread": {"the API server did not answer for a while", func(f *Facts) { f.Live = nil }, []func(*Facts){gone}, []string{"RoleBinding/apps/deployer", "ServiceAccount/team/deployer"}, false, nil},
+		"Anew":   {"another object has the name", nil, []func(*Facts){gone, at(deployer, with(func(l *Live) { l.UID = "2" }))}, []string{"RoleBinding/apps/deployer", "ServiceAccount/team/deployer"}, true, nil},
+		"Restored": {"Git had it again", func(f *Facts) { f.Rendered = []Entry{other, deployer} }, []func(*Facts){gone},
+			[]string{"RoleBinding/apps/deployer", "ServiceAccount/team/deployer"}, true, nil},
+		"Taken": {"another owner declared it", at(deployer, with(func(l *Live) { l.HandOver = "Kustomization/x/y" })), []func(*Facts){gone},
+			[]string{"RoleBinding/apps/deployer", "ServiceAccount/team/deployer"}, true, nil},
+		"Beside": {"something else is removed beside what is protected", nil, []func(*Facts){func(f *Facts) { f.Rendered = nil }},
+			[]string{"ConfigMap/apps/other", "RoleBinding/apps/deployer", "ServiceAccount/team/deployer"}, true, nil},
+		"BesideThen": {"and is declared again", func(f *Facts) { f.Rendered = nil }, []func(*Facts){gone}, []string{"RoleBinding/apps/deployer", "ServiceAccount/team/deployer"}, false, nil},
+		"Many": {"they do not count for the removal of others", nil, []func(*Facts){at(home, Live{State: Absent}), func(f *Facts) {
+			f.Owned = append(f.Owned, more[:9]...)
+		}}, []string{"ConfigMap/many/c000", "ConfigMap/many/c001", "ConfigMap/many/c002", "ConfigMap/many/c003", "ConfigMap/many/c004", "ConfigMap/many/c005",
+			"ConfigMap/many/c006", "ConfigMap/many/c007", "ConfigMap/many/c008"}, false, []Entry{rights, deployer}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := Facts{Owned: []Entry{child, deployer, rights, home, other}, Rendered: []Entry{other}, Live: maps.Clone(live)}
+			f.Live[child], f.Live[deployer], f.Live[rights], f.Live[other] = with(func(l *Live) { l.Carries = 3 }), ours, ours, ours
+			f.Live[home] = with(func(l *Live) { l.Holds = []string{"Deployment/team/web"} })
+			f.Approved = PlanPrune(f).Hash
+			p := PlanPrune(f)
+			f.Decided, f.Live[child] = f.Decisions(p, p.Keep), going
+			if tc.between != nil {
+				between := f
+				between.Live = maps.Clone(f.Live)
+				tc.between(&between)
+				p = PlanPrune(between)
+				f.Decided = between.Decisions(p, p.Keep)
+			}
+			for _, change := range tc.then {
+				change(&f)
+			}
+			p = PlanPrune(f)
+			got := outcomeOf(p)
+			slices.Sort(got.Deletes)
+			if !slices.Equal(got.Deletes, tc.deletes) || got.Held != tc.held || !slices.Equal(got.Last, tc.last) {
+				t.Errorf("%s: deletes %q, held: %t (%s), last %v", tc.reason, got.Deletes, got.Held, p.Guard, got.Last)
+			}
+			if next := f.Decisions(p, nil); next != "" {
+				t.Errorf("%s: all is gone, and on record is %q", tc.reason, next)
+			}
+		})
+	}
+}
+
+// TestDecisionsBound: the record has an end, and is the same for the same objects.
+func TestDecisionsBound(t *testing.T) {
+	entries, live := configMaps(mostDecided + 5)
+	f := Facts{Live: live}
+	record := f.Decisions(Plan{Last: entries}, entries)
+	slices.Reverse(entries)
+	if again := f.Decisions(Plan{Last: entries}, entries); len(record) != mostDecided*2*shortLength || record != again {
+		t.Errorf("the record has %d digits, and in another order %t the same", len(record), record == again)
 	}
 }
 

@@ -118,7 +118,7 @@ func (a *Applier) Remove(ctx context.Context, owned []inventory.Entry, o Options
 	owned = scopes.ofAll(owned)
 	err = a.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: owned, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided, Asked: !o.Moved, Moved: o.Moved,
-		HandOver: o.HandOver,
+		HandOver: o.HandOver, Decided: o.Decided,
 	}, o, nil, &res)
 	if err != nil {
 		return res, &PruneError{Err: err}

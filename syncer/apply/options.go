@@ -72,8 +72,9 @@ type Options struct {
 	Approved  string
 	Undecided bool
 	// HandOver is the record of the objects that the owner's last plan kept for other
-	// owners, nil if it kept none.
+	// owners, nil if it kept none. Decided is that of what its last plans put last.
 	HandOver *v1alpha1.HandOver
+	Decided  string
 	// Ignored finds, among entries that are no longer declared, those that files declare
 	// which the source ignores, with the files. It may be nil.
 	Ignored func(gone []inventory.Entry) (map[inventory.Entry]string, error)
@@ -159,8 +160,9 @@ type Result struct {
 	// Pending: deletes have begun and are not confirmed yet, or wait for something.
 	Pending bool
 	// HandOver is the record of the objects that are kept for other owners, for the
-	// next Sync or Remove; nil if there are none.
+	// next Sync or Remove; nil if there are none. Decided is that of what is put last.
 	HandOver *v1alpha1.HandOver
+	Decided  string
 	// Creation says what was not applied because it might build a cluster twice.
 	// While it is blocked, nothing is pruned. It is nil if FirstSync was.
 	Creation *inventory.Creation

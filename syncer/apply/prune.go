@@ -72,7 +72,7 @@ func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, p
 		keep = slices.DeleteFunc(keep, func(k inventory.Entry) bool { return gone[k] })
 		res.Pending = res.Pending || len(gone) < len(res.Deleted)
 	}
-	res.HandOver = facts.Record(res.Plan)
+	res.HandOver, res.Decided = facts.Record(res.Plan), facts.Decisions(res.Plan, keep)
 	res.Pending = res.Pending || res.Plan.Superseded || len(res.Plan.HandOver) > 0 || len(res.Plan.Waiting) > 0 || len(res.Plan.Queued) > 0 || len(res.Plan.Last) > 0 || len(res.Plan.Claimed) > 0 ||
 		len(res.Deleted) > 0 && len(res.Plan.OfCluster) > 0 // whose Cluster may be gone by now
 	res.Inventory = inventory.Union(facts.Rendered, keep)

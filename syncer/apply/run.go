@@ -253,7 +253,7 @@ func (r *run) pruneRest(ctx context.Context) error {
 	}
 	err := r.prune(ctx, inventory.Facts{
 		Target: o.Target, Owned: r.owned, Rendered: stays, LowerTier: o.LowerTier, Approved: o.Approved, Undecided: o.Undecided,
-		HandOver: o.HandOver,
+		HandOver: o.HandOver, Decided: o.Decided,
 	}, o, r.provided, &r.res)
 	if err != nil {
 		return &PruneError{Err: err}

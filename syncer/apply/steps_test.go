@@ -408,6 +408,44 @@ func TestPruneLast(t *testing.T) {
 	}
 }
 
+// TestPruneLastApproved: who approves the removal of a Kustomization with its keys, beside something protected, is
+// asked once, and the keys go after it all the same (read 876).
+func TestPruneLastApproved(t *testing.T) {
+	s := newServer()
+	a := s.applier(t)
+	a.now = func() time.Time { return time.Unix(1, 0) }
+	child, keys, data := anObject("Kustomization", "child", &apps), anObject("Secret", "keys", &apps), anObject("Cluster", "prod", &apps)
+	has := inventory.Of(anObject("ConfigMap", "c", nil))
+	s.put(child, func(u *unstructured.Unstructured) {
+		u.SetFinalizers([]string{"finalizers.fluxcd.io"})
+		u.Object["spec"] = map[string]any{"prune": true}
+		u.Object["status"] = map[string]any{"inventory": map[string]any{"entries": []any{map[string]any{"id": has.ID(), "v": has.Version}}}}
+	})
+	s.put(keys, nil)
+	s.put(data, nil)
+	o := Options{}
+	owned := inventory.OfAll([]*unstructured.Unstructured{child, keys, data})
+	remove := func(deleted, left string, held bool) {
+		t.Helper()
+		res, err := a.Remove(t.Context(), owned, o)
+		if err != nil || namesOf(res.Deleted) != deleted || namesOf(res.Inventory) != left || res.Plan.Held != held {
+			t.Fatalf("deleted %q, left %q, held %q: %v", namesOf(res.Deleted), namesOf(res.Inventory), res.Plan.Guard, err)
+		}
+		owned, o = res.Inventory, Options{Approved: res.Plan.Hash, Decided: res.Decided}
+	}
+	remove("", "child keys prod", true)
+	remove("child", "child keys prod", false)
+	remove("", "child keys prod", false)
+	s.mu.Lock()
+	delete(s.objects, s.path(child.GroupVersionKind(), "x", "child"))
+	s.mu.Unlock()
+	o.Approved = ""
+	remove("keys", "prod", false)
+	if o.Decided != "" {
+		t.Errorf("all of it is gone, and on record is %q", o.Decided)
+	}
+}
+
 // TestDeleteMeanwhile: a delete is of the object that the plan saw.
 func TestDeleteMeanwhile(t *testing.T) {
 	for name, tc := range map[string]struct {

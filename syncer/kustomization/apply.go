@@ -129,6 +129,7 @@ func (r *Reconciler) options(ctx context.Context, run *run, owned []inventory.En
 		Undecided:         run.undecided(),
 		LowerTier:         !run.target.Local(),
 		HandOver:          run.held.HandOver,
+		Decided:           run.held.Last,
 		Ignored: func(gone []inventory.Entry) (map[inventory.Entry]string, error) {
 			return r.ignored(ctx, run, gone)
 		},

@@ -82,7 +82,7 @@ func (r *Reconciler) removeAll(ctx context.Context, run *run) *end {
 	}
 	res, err := r.pruneAt(ctx, run, ref, apply.Options{
 		Target: run.name().String(), LowerTier: !ref.Local(), Claimed: r.Claims.Except(obj, ref, claim.Applied{}),
-		HandOver: run.held.HandOver,
+		HandOver: run.held.HandOver, Decided: run.held.Last,
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation],
 	})
 	run.attempted(err)

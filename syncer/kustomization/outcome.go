@@ -131,6 +131,9 @@ func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	if len(sync.Plan.Holding) > 0 {
 		next = min(next, handOverPoll)
 	}
+	if len(sync.Plan.Last) > 0 { // beside what is protected, which may be so no more once that is gone
+		next = min(next, run.known.deleting(run.start))
+	}
 	return again(next)
 }
 

@@ -41,7 +41,7 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	}
 	res, err := r.pruneAt(ctx, run, old, apply.Options{
 		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.Claims.Except(obj, old, claim.Applied{}),
-		HandOver: run.held.HandOver,
+		HandOver: run.held.HandOver, Decided: run.held.Last,
 		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: run.undecided(),
 	})
 	if err == nil {

@@ -91,8 +91,12 @@ func newRun(record *status.Record[*kustomizev1.Kustomization], known *progress, 
 // keeps takes in what a plan keeps for later. A plan that does not say what is deleted, or
 // that a failure may have cut short, takes nothing off the record.
 func (run *run) keeps(res apply.Result, err error) {
-	if kept := res.Plan.Kept(); kept != nil || err == nil && !res.Plan.Superseded && !res.Creation.Blocked() {
+	none := err == nil && !res.Plan.Superseded && !res.Creation.Blocked()
+	if kept := res.Plan.Kept(); kept != nil || none {
 		run.held.Kept = kept
+	}
+	if res.Plan.Hash != "" || none {
+		run.held.Last = res.Decided
 	}
 }
 

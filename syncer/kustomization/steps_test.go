@@ -1158,6 +1158,10 @@ func TestApplyStep(t *testing.T) {
 			want{says: "False/PruneBlocked", after: time.Hour, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: held.Hash, Deletes: 1}}},
 		"Protected": {"what is protected waits for its confirmation", func(r *apply.Result) error { r.Plan = inventory.Plan{Protected: []inventory.Entry{b}}; return nil },
 			want{says: "False/PruneBlocked", after: time.Hour, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}}},
+		"LastBeside": {"what goes after a Kustomization is on record, and looked at again when that may be gone (read 876)", func(r *apply.Result) error {
+			r.Plan, r.Decided = inventory.Plan{Hash: held.Hash, Protected: []inventory.Entry{b}, Last: []inventory.Entry{a}}, "0123456789abcdef"
+			return nil
+		}, want{says: "False/PruneBlocked", after: deletePoll, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}, Last: "0123456789abcdef"}},
 		"HandOver": {"another owner is to have an object: that holds nothing up", func(r *apply.Result) error {
 			r.Plan, r.HandOver = inventory.Plan{HandOver: []inventory.Entry{b}, NewOwner: "Kustomization/x/y"}, waiting
 			return nil
@@ -1281,6 +1285,38 @@ func TestKeptStays(t *testing.T) {
 		}
 		if strings.Join(got, " ") != step.want || (s.Obj.ResourceVersion == before) != step.same {
 			t.Errorf("%s: on record is %v, version %s after %s", step.reason, s.Obj.Annotations, s.Obj.ResourceVersion, before)
+		}
+	}
+}
+
+// TestDecidedStays: what nobody is asked about again is on record until a plan says that it is gone (read 876).
+func TestDecidedStays(t *testing.T) {
+	s := take(t, shop(nil))
+	s.run.rendering = &render.Rendering{Digest: "sha256:x"}
+	s.run.cluster = s.Targets.Local
+	made := inventory.Plan{Hash: "0123456789abcdef"}
+	for _, step := range []struct {
+		reason  string
+		plan    inventory.Plan
+		decided string
+		err     error
+		want    string
+	}{
+		{"a plan put some last", made, "ab", nil, "ab"},
+		{"no plan was made", inventory.Plan{}, "", errors.New("denied"), "ab"},
+		{"the next plan decides", inventory.Plan{Superseded: true}, "", nil, "ab"},
+		{"one is gone, and another delete failed", made, "a", &apply.PruneError{Err: errors.New("denied")}, "a"},
+		{"nothing is pruned any more", inventory.Plan{}, "", nil, ""},
+	} {
+		before := s.run.held.Last
+		s.cluster.sync = func(_ context.Context, o apply.Options) (apply.Result, error) {
+			if o.Decided != before {
+				t.Errorf("%s: the plan is made with %q, want %q", step.reason, o.Decided, before)
+			}
+			return apply.Result{Changes: ssa.NewChangeSet(), Plan: step.plan, Decided: step.decided}, step.err
+		}
+		if s.Reconciler.apply(t.Context(), s.run); s.run.held.Last != step.want {
+			t.Errorf("%s: on record is %q, want %q", step.reason, s.run.held.Last, step.want)
 		}
 	}
 }
@@ -1563,7 +1599,11 @@ func TestPruneStep(t *testing.T) {
 				s.run.known.applied = &target.Ref{Kind: "Secret", Name: "way", Cluster: "there"}
 			}
 			removed := false
-			s.cluster.remove = func(apply.Options) (apply.Result, error) {
+			s.run.held.Last = "0123456789abcdef"
+			s.cluster.remove = func(o apply.Options) (apply.Result, error) {
+				if !removed && o.Decided != "0123456789abcdef" {
+					t.Errorf("%s: what was decided before is %q", tc.reason, o.Decided)
+				}
 				removed = true
 				return tc.result, tc.err
 			}
