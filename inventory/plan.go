@@ -411,19 +411,13 @@ func (p *Plan) putLast(f Facts) {
 	if f.LowerTier {
 		return
 	}
-	going := slices.Clone(p.Unknown)
-	for _, e := range p.Waiting {
-		if live := f.Live[e]; !live.Lingers(f.Now) || len(live.Holds) > 0 {
-			going = append(going, e)
-		}
-	}
+	going := slices.Concat(p.Unknown, p.Waiting)
 	for _, d := range p.Deletes {
 		if d.Entry.Kind == "HelmRelease" || f.Live[d.Entry].Carries > 0 { // a HelmRelease may not say what it has
 			going = append(going, d.Entry)
 		}
 	}
-	// An owner that declares itself has nothing to wait for.
-	going = slices.DeleteFunc(going, func(e Entry) bool { return !isSync(e) || f.Live[e].Self })
+	going = slices.DeleteFunc(going, func(e Entry) bool { return !f.Live[e].TakesDown(e, f.Now) })
 	if len(going) == 0 {
 		return
 	}
@@ -437,10 +431,11 @@ func (p *Plan) putLast(f Facts) {
 	})
 }
 
-// isSync reports whether an object takes down what it applied after it was deleted, and may do so as a
-// service account or by a kubeconfig.
-func isSync(e Entry) bool {
-	return v1alpha1.IsFluxGroup(e.Group) && (e.Kind == "Kustomization" || e.Kind == "HelmRelease")
+// TakesDown reports whether an object takes down what it applied once it is deleted, perhaps as a service account
+// or by a kubeconfig, and is waited for. An owner that declares itself has nothing to wait for.
+func (l Live) TakesDown(e Entry, now time.Time) bool {
+	isSync := v1alpha1.IsFluxGroup(e.Group) && (e.Kind == "Kustomization" || e.Kind == "HelmRelease")
+	return isSync && !l.Self && (!l.Lingers(now) || len(l.Holds) > 0)
 }
 
 // mayNeed reports whether a Kustomization or HelmRelease may need an object to take down what it

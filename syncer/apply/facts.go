@@ -23,14 +23,7 @@ func (a *Applier) read(ctx context.Context, entries, owned []inventory.Entry, k 
 	a.gather(ctx, entries, k)
 	facts := make(map[inventory.Entry]inventory.Live, len(entries))
 	for _, e := range entries {
-		live, u := a.examine(ctx, e, owned, k)
-		if live.Owned && live.Lingers(a.now()) && isSync(e) {
-			var err error
-			if live.Holds, live.Carries, err = a.carries(ctx, e, u, k); err != nil {
-				live.Holds = []string{err.Error()} // it may have a Cluster, and is there, whatever the error says
-			}
-		}
-		facts[e] = live
+		facts[e], _ = a.examine(ctx, e, owned, k)
 	}
 	return facts
 }
@@ -95,6 +88,11 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 		return unknown(err), nil
 	}
 	if !live.Owned || live.Deleting {
+		if live.Owned && live.Lingers(a.now()) && isSync(e) {
+			if live.Holds, live.Carries, err = a.carries(ctx, e, u, k); err != nil {
+				live.Holds = []string{err.Error()} // it may have a Cluster, and is there, whatever the error says
+			}
+		}
 		return live, u
 	}
 	if live.Exempt {

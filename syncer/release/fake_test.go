@@ -78,6 +78,7 @@ func (m *fakeWorld) newRun(obj *v2.HelmRelease, want Desired) *run {
 		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
 	}
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
+	mapper.Add(v2.GroupVersion.WithKind(v2.HelmReleaseKind), meta.RESTScopeNamespace)
 	mapper.Add(schema.GroupVersionKind{Group: clusterapi.Group, Version: "v1beta2", Kind: clusterapi.Cluster}, meta.RESTScopeNamespace)
 	mapper.Add(schema.GroupVersionKind{Group: clusterapi.ControlPlaneGroup, Version: "v1beta2", Kind: "KubeadmControlPlane"}, meta.RESTScopeNamespace)
 	r := &Releases{Events: record.NewFakeRecorder(100), Now: func() time.Time { return at }}
@@ -310,7 +311,7 @@ func (m inMemory) DeleteAt(_ context.Context, e inventory.Entry, _, _ string, _ 
 	}
 	m.deleted = append(m.deleted, e.Name)
 	l := m.live[e.Name]
-	l.Deleting = true
+	l.Deleting, l.Since = true, at
 	if !m.lingers[e.Name] {
 		l = inventory.Live{State: inventory.Absent}
 	}
@@ -351,6 +352,8 @@ func named(kind, name string) inventory.Entry {
 		e.Group, e.Version = clusterapi.Group, "v1beta2"
 	case "Widget":
 		e.Group = widgets
+	case "HelmRelease":
+		e.Group, e.Version = v2.GroupVersion.Group, v2.GroupVersion.Version
 	}
 	return e
 }

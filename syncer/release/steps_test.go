@@ -746,6 +746,47 @@ func TestDismantle(t *testing.T) {
 	}
 }
 
+// TestDismantleBelow: a HelmRelease of a chart takes down what it installed before the rest goes, among which may be
+// its account, and before the HelmRelease goes for which other accounts are kept (read 877).
+func TestDismantleBelow(t *testing.T) {
+	deleting := func(since time.Duration, holds ...string) inventory.Live {
+		return owned(func(l *inventory.Live) { l.Deleting, l.Since, l.Holds = true, at.Add(-since), holds })
+	}
+	for name, tc := range map[string]struct {
+		reason    string
+		live      inventory.Live
+		lowerTier bool
+		deleted   string
+		out       Outcome
+		taken     string
+	}{
+		"Begins":    {"it takes down what it installed from now on", owned(nil), false, "web", Outcome{After: clusterPoll}, ""},
+		"Goes":      {"it still does", deleting(inventory.LastBound - time.Minute), false, "", Outcome{After: clusterPoll}, ""},
+		"Late":      {"it does not get done", deleting(inventory.LastBound), false, "", Outcome{}, "uninstall"},
+		"Clusters":  {"its Clusters wait for their turn, or for a person", deleting(inventory.LastBound, "Cluster/apps/prod"), false, "", Outcome{After: clusterPoll}, ""},
+		"Self":      {"nobody waits for himself", owned(func(l *inventory.Live) { l.Deleting, l.Since, l.Self = true, at, true }), false, "", Outcome{}, "uninstall"},
+		"Gone":      {"it is", inventory.Live{State: inventory.Absent}, false, "", Outcome{}, "uninstall"},
+		"Foreign":   {"another owner has it", inventory.Live{State: inventory.Present}, false, "", Outcome{}, "uninstall"},
+		"Elsewhere": {"the agent of another cluster may be gone", owned(func(l *inventory.Live) { l.Confirmed = true }), true, "", Outcome{}, "uninstall"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.stored[0].Manifest = manifestOf(named("HelmRelease", "web"), named("ConfigMap", "settings"))
+			m.live = map[string]inventory.Live{"web": tc.live, "settings": owned(nil)}
+			m.lingers = map[string]bool{"web": true}
+			n := m.newRun(obj, wanted)
+			n.guard.lowerTier = tc.lowerTier
+			out, err := n.uninstall(t.Context())
+			if got := strings.Join(m.taken, " "); err != nil || out != tc.out || got != tc.taken || strings.Join(m.deleted, " ") != tc.deleted {
+				t.Errorf("%s: uninstall() = %+v, %v, deleted %q and took %q", tc.reason, out, err, m.deleted, got)
+			}
+			if got := conditions.GetMessage(obj, fluxmeta.ReconcilingCondition); tc.taken == "" && got != "Waiting for the end of HelmRelease/apps/web" {
+				t.Errorf("%s: %q", tc.reason, got)
+			}
+		})
+	}
+}
+
 // TestTakeBack: the confirmation of a HelmRelease is taken back while one of its Clusters waits for
 // the end of another. It waits unconfirmed, for whoever has it later.
 func TestTakeBack(t *testing.T) {

@@ -271,7 +271,8 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 // clear makes sure that all objects of a release may go, and what is on record besides,
 // whether Helm knows of a release or not. It deletes Clusters first. Cluster API tears down
 // by itself what belongs to a Cluster, in its own order, and cannot do so if those objects
-// are deleted before. An outcome means that the release cannot be uninstalled yet.
+// are deleted before. So do Kustomizations and HelmReleases, as accounts that may be of the
+// release, or are kept for this HelmRelease. An outcome means that the release cannot be uninstalled yet.
 func (n *run) clear(ctx context.Context) (Outcome, error) {
 	found, rel, err := n.newest(ctx)
 	if err != nil {
@@ -297,7 +298,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	s := n.guard.judgeAll(ctx, entries, nil)
 	record := n.guard.handOver(s, n.req.HandOver, n.Now())
 	n.handsOver(s, record)
-	// All that is not a Cluster waits for the Clusters of the release.
+	// All that is not a Cluster waits for what dismantle deletes.
 	n.keeps(slices.Concat(s.withCluster, s.queued, slices.DeleteFunc(s.going(), func(e inventory.Entry) bool { return !isCluster(e) })))
 	if message := s.message(); message != "" {
 		n.hold(message)
@@ -418,11 +419,13 @@ func goingOf(objects []*unstructured.Unstructured) []inventory.Entry {
 	return going
 }
 
-// dismantle deletes the Clusters of a release, one after the other, and waits for their end
-// and that of others which need its objects.
+// dismantle deletes the Kustomizations and HelmReleases of a release, and its Clusters, these one after the
+// other, and waits for their end and that of other Clusters which need its objects.
 func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
-	clusters := slices.DeleteFunc(slices.Clone(s.deletable), func(d Candidate) bool { return !isCluster(d.Entry) })
-	going, errs := n.guard.deleteAll(ctx, s, clusters, metav1.DeletePropagationBackground)
+	first := slices.DeleteFunc(slices.Clone(s.deletable), func(d Candidate) bool {
+		return !isCluster(d.Entry) && (d.LowerTier || !d.Live.TakesDown(d.Entry, n.Now()))
+	})
+	going, errs := n.guard.deleteAll(ctx, s, first, metav1.DeletePropagationBackground)
 	if len(errs) > 0 {
 		return Outcome{}, errors.Join(errs...)
 	}
