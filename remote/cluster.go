@@ -122,7 +122,8 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 	if err != nil {
 		return cluster, false, result, err
 	}
-	if u == nil || u.GetDeletionTimestamp() != nil {
+	goes := u == nil || u.GetDeletionTimestamp() != nil
+	if goes || isCopy(u) {
 		if r.elsewhere, err = r.managedElsewhere(ctx, key); err != nil {
 			return cluster, false, result, err
 		}
@@ -133,6 +134,8 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 			r.labels = r.child.Labels
 			return r.remembered(), true, result, nil
 		}
+	}
+	if goes {
 		// There is no contact any more: Cluster API takes the cluster down.
 		r.Connections.Forget(r.key())
 		if by := selection.DeclaredBy(r.child.Labels); by != "" {
@@ -199,7 +202,14 @@ func (r *run) beginAnew() {
 	r.child.Status = v1alpha1.ChildStatus{Rollouts: r.child.Status.Rollouts}
 }
 
-// managedElsewhere reports whether another tier manages a Cluster that is not here. Not to
+// isCopy reports whether a pivot made a Cluster here, and has not let it go. Until it switches the tier that has the
+// Cluster goes on with it if the pivot is turned back, and the copy comes to nothing.
+func isCopy(u *unstructured.Unstructured) bool {
+	annotations := u.GetAnnotations()
+	return annotations[v1alpha1.PivotAnnotation] != "" && annotations[v1alpha1.PivotOfAnnotation] != ""
+}
+
+// managedElsewhere reports whether another tier manages a Cluster that is not here, or not yet. Not to
 // know is an error: the Child must not go for it.
 func (r *run) managedElsewhere(ctx context.Context, key types.NamespacedName) (bool, error) {
 	if r.Elsewhere == nil {

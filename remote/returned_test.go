@@ -5,9 +5,12 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -22,6 +25,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/reason"
 	records "github.com/cascade-gitops/cascade/remote/record"
 	"github.com/cascade-gitops/cascade/syncer/apply"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 )
 
 // TestRecall: what is in place of layers that do not select a cluster is found by the records that are in it,
@@ -116,6 +120,63 @@ func TestLeavingOfAnother(t *testing.T) {
 	layers := r.child.Status.Layers
 	if r.child.Status.Identity != nil || len(layers) != 1 || layers[0].Name != "x" || layers[0].Objects != 12 || layers[0].Digest != "" {
 		t.Errorf("the Child says %+v", r.child.Status)
+	}
+}
+
+// copyHere is what a pivot makes here of a Cluster that another tier has.
+func copyHere() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "spec": map[string]any{"paused": true},
+		"status": map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true, "controlPlaneInitialized": true}},
+	}}
+	u.SetNamespace("fleet")
+	u.SetName("alpha")
+	u.SetUID("copy")
+	u.SetLabels(map[string]string{"site": "here"})
+	u.SetAnnotations(map[string]string{v1alpha1.PivotAnnotation: "x-1", v1alpha1.PivotOfAnnotation: "there"})
+	return u
+}
+
+// TestCopyOnItsWay: what a pivot makes here of a Cluster that another tier has is not this tier's before the pivot
+// switches. The Child stands as it is, so that the Cluster is moved again if this one is turned back.
+func TestCopyOnItsWay(t *testing.T) {
+	a := newAway(t)
+	a.far.record = &corev1.ConfigMap{} // the child has an account for this tier
+	events := record.NewFakeRecorder(100)
+	a.children.Events = events
+	child := &v1alpha1.Child{}
+	if err := a.client.Get(t.Context(), a.key, child); err != nil {
+		t.Fatal(err)
+	}
+	child.Status.Layers = []v1alpha1.ChildLayer{{Name: "app", Ready: true, Reason: v1alpha1.ReasonSucceeded, Revision: "r1", Digest: "d", LastAttemptedDigest: "d", Objects: 3}}
+	if err := a.client.Status().Update(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	nothing := a.children.Clusters
+	for _, step := range []struct {
+		reason string
+		here   *clusters.Watch
+	}{
+		{"the Cluster is elsewhere", nothing},
+		{"a copy is on its way", clusters.Fixed(copyHere())},
+		{"it was turned back", nothing},
+	} {
+		a.children.Clusters = step.here
+		a.after(2 * time.Minute)
+		child = a.contact(t)
+		a.says(t, child, v1alpha1.ReasonManagedElsewhere, "another tier")
+		status := &child.Status
+		if !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.SeededCondition) || !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ReadyCondition) {
+			t.Errorf("%s: the Child says %+v", step.reason, status.Conditions)
+		}
+		if status.Identity == nil || status.Identity.ClusterUID != "here" || len(status.Layers) != 1 || !status.Layers[0].Ready || status.Layers[0].Digest != "d" {
+			t.Errorf("%s: it has on record %+v, %+v", step.reason, status.Identity, status.Layers)
+		}
+	}
+	for range len(events.Events) {
+		if said := <-events.Events; strings.Contains(said, "ClusterRecreated") {
+			t.Errorf("an event says %q", said)
+		}
 	}
 }
 
