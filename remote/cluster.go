@@ -194,12 +194,18 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 }
 
 // beginAnew drops all that is known of a cluster that is no more. What the next one may have is what
-// the Rollouts say, who are told of it by this.
+// the Rollouts say, who are told of it by this. Where it is managed is for the pivot to say that has it on its way:
+// one that nobody declares any more is known by that alone.
 func (r *run) beginAnew() {
 	r.Children.forget(r.key())
 	r.notes = r.notesOf(r.key())
 	r.notes.child = r.child.UID
-	r.child.Status = v1alpha1.ChildStatus{Rollouts: r.child.Status.Rollouts}
+	status := &r.child.Status
+	kept := v1alpha1.ChildStatus{Rollouts: status.Rollouts, MovingTo: status.MovingTo}
+	if told := meta.FindStatusCondition(status.Conditions, v1alpha1.ManagementCondition); told != nil {
+		kept.Conditions = []metav1.Condition{*told}
+	}
+	*status = kept
 }
 
 // isCopy reports whether a pivot made a Cluster here, and has not let it go. Until it switches the tier that has the

@@ -180,6 +180,31 @@ func TestCopyOnItsWay(t *testing.T) {
 	}
 }
 
+// TestCopySwitched: a pivot that is past switch has given the Cluster to this tier. How far it is says the Child, as it
+// did, whose cluster is to be met anew.
+func TestCopySwitched(t *testing.T) {
+	d := newDescribed(t, withoutProvider)
+	d.children.Clusters = clusters.Fixed(copyHere())
+	d.children.Elsewhere = func(context.Context, types.NamespacedName) (bool, error) { return false, nil }
+	child := d.child.DeepCopy()
+	child.Status.MovingTo = v1alpha1.ManagementParent
+	child.Status.Conditions = append(child.Status.Conditions,
+		metav1.Condition{Type: v1alpha1.ManagedElsewhereCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonManagedElsewhere},
+		metav1.Condition{Type: v1alpha1.ManagementCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPivotRunning})
+	r := &run{Children: d.children, child: child, recorded: d.child.DeepCopy(), notes: d.children.notesOf(client.ObjectKeyFromObject(child))}
+	if _, ok, _, err := r.facts(t.Context()); !ok || err != nil || r.elsewhere {
+		t.Fatal(ok, err, r.elsewhere)
+	}
+	is := &v1alpha1.Child{}
+	if err := d.client.Get(t.Context(), client.ObjectKeyFromObject(child), is); err != nil {
+		t.Fatal(err)
+	}
+	status := is.Status
+	if status.Identity != nil || status.MovingTo != v1alpha1.ManagementParent || len(status.Conditions) != 1 || status.Conditions[0].Type != v1alpha1.ManagementCondition {
+		t.Errorf("the Child says %+v", status)
+	}
+}
+
 // TestRecordDeleted: what a layer applied is found in a child in which somebody deleted the record of that. A layer of which
 // nothing is on record in this tier has nothing there.
 func TestRecordDeleted(t *testing.T) {

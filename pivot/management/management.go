@@ -238,6 +238,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if child.Spec.ClusterRef == nil {
 		return ctrl.Result{}, nil
 	}
+	if child.Status.Identity == nil && child.Status.MovingTo == v1alpha1.ManagementParent {
+		// Its Cluster came, and whose the journals are is not known until the cluster was met again.
+		return ctrl.Result{RequeueAfter: retryPause}, nil
+	}
 	f, err := r.facts(ctx, child)
 	if errors.Is(err, errNotListed) {
 		return ctrl.Result{RequeueAfter: runPause}, nil
@@ -333,7 +337,8 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 		f.Declared, f.Unclear = nil, nil
 	}
 	told := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition)
-	if len(f.Declared) == 0 && told == nil && !meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ManagedElsewhereCondition) {
+	returns := r.runs(client.ObjectKeyFromObject(child), v1alpha1.ManagementParent)
+	if len(f.Declared) == 0 && told == nil && child.Status.MovingTo == "" && !returns && !meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ManagedElsewhereCondition) {
 		return f, nil // nobody asks, nobody did, and its Cluster is here: no call is made
 	}
 	name := clusterOf(child)
@@ -360,15 +365,19 @@ func (r *Reconciler) facts(ctx context.Context, child *v1alpha1.Child) (Facts, e
 			}
 		}
 	}
-	if f.Running == "" {
+	if f.Running == "" && returns {
 		// A pivot back leaves its first trace in the child. That of one to the child is here.
-		r.mu.Lock()
-		if is := r.running[client.ObjectKeyFromObject(child)]; is != nil && is.to == v1alpha1.ManagementParent {
-			f.Running = is.to
-		}
-		r.mu.Unlock()
+		f.Running = v1alpha1.ManagementParent
 	}
 	return f, nil
+}
+
+// runs reports whether this process drives a pivot of a Child to one of both sides.
+func (r *Reconciler) runs(key types.NamespacedName, to v1alpha1.Management) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	is := r.running[key]
+	return is != nil && is.to == to
 }
 
 func clusterOf(child *v1alpha1.Child) types.NamespacedName {
@@ -587,7 +596,7 @@ func (r *Reconciler) tell(ctx context.Context, child *v1alpha1.Child, d Decision
 		child.Status.MovingTo = ""
 	}
 	if d.Reason == "" {
-		if is == nil {
+		if is == nil && child.Status.MovingTo == before.Status.MovingTo {
 			return nil
 		}
 		meta.RemoveStatusCondition(&child.Status.Conditions, v1alpha1.ManagementCondition)

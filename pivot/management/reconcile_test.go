@@ -304,6 +304,72 @@ func TestTurnedBack(t *testing.T) {
 	}
 }
 
+// TestForgotten: a Cluster that is on its way back is brought to its end, though nothing is declared any more, and
+// the condition, or what it was known by, was lost when its copy came.
+func TestForgotten(t *testing.T) {
+	const parent = v1alpha1.ManagementParent
+	for name, tt := range map[string]struct {
+		reason  string
+		moving  v1alpha1.Management
+		running map[types.NamespacedName]*running
+		unmet   bool
+		step    string
+		// want is what is under way, stays what the Child says of it then, and again when it is looked at.
+		want, stays v1alpha1.Management
+		again       time.Duration
+	}{
+		"Drives":  {"this process drives it", "", map[types.NamespacedName]*running{{Namespace: "fleet", Name: "master"}: {to: parent}}, false, "", parent, parent, retryPause},
+		"Journal": {"the journal is here, and the Child says where to", parent, nil, false, "copy", parent, parent, retryPause},
+		"Unmet":   {"nobody knows yet whose cluster it is: it is not forgotten for that", parent, nil, true, "copy", "", parent, retryPause},
+		"Over":    {"nothing is under way any more", parent, nil, false, "", "", "", 0},
+		"Nothing": {"nothing was", "", nil, false, "", "", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child := &v1alpha1.Child{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "master"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "master"}},
+				Status: v1alpha1.ChildStatus{MovingTo: tt.moving},
+			}
+			if !tt.unmet {
+				child.Status.Identity = &v1alpha1.ChildIdentity{KubeSystemUID: "there"}
+			}
+			objects := []client.Object{child}
+			if tt.step != "" {
+				objects = append(objects, &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: "cascade-pivot.target.x", Labels: map[string]string{v1alpha1.PivotLabel: "target"}},
+					Data:       map[string]string{"journal.json": fmt.Sprintf(`{"format":1,"id":"x-1","step":%q,"from":{"uid":"there"},"clusters":[{"namespace":"fleet","name":"master"}]}`, tt.step)},
+				})
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(child).Build()
+			key := client.ObjectKeyFromObject(child)
+			r := &Reconciler{
+				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
+				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { return false, nil }, running: tt.running,
+			}
+			f, err := r.facts(t.Context(), child)
+			if err != nil || f.Running != tt.want {
+				t.Errorf("%s: under way is %q, want %q, %v", tt.reason, f.Running, tt.want, err)
+			}
+			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+			if err != nil || result.RequeueAfter != tt.again {
+				t.Errorf("%s: looked at again after %s, %v", tt.reason, result.RequeueAfter, err)
+			}
+			is := &v1alpha1.Child{}
+			if err := c.Get(t.Context(), key, is); err != nil {
+				t.Fatal(err)
+			}
+			if is.Status.MovingTo != tt.stays {
+				t.Errorf("%s: moving to %q, want %q", tt.reason, is.Status.MovingTo, tt.stays)
+			}
+		})
+	}
+}
+
 // kubeconfigOf is the Secret with which this tier reaches a child of a name.
 func kubeconfigOf(api *httptest.Server, name string) *corev1.Secret {
 	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}))
