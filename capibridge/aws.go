@@ -100,6 +100,9 @@ func (a awsAdapter) facts(c Cluster, have objects) Facts {
 			f.Variables[name] = value
 		}
 	}
+	if fields.identity.Kind == string(awsv1.ClusterRoleIdentityKind) && (f.Variables["cluster_account"] == "" || f.Variables["cluster_partition"] == "") {
+		_, f.Unread = have.get(fields.identity) // nothing but the role would tell
+	}
 	return f
 }
 

@@ -1,6 +1,7 @@
 package capibridge
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -78,6 +79,9 @@ func (a azureAdapter) facts(c Cluster, have objects) Facts {
 	}
 	f.Region = fields.location
 	f.Identity = azureIdentity(c, fields, have)
+	if credential := cmp.Or(fields.secret, fields.identity); f.Unread == (Health{}) && f.Identity.Form != IdentityController {
+		_, f.Unread = have.get(credential) // it tells the tenant
+	}
 	f.Infrastructure, f.ControlPlane = f.Infrastructure.blockedBy(f.Identity), f.ControlPlane.blockedBy(f.Identity)
 	for name, value := range map[string]string{
 		"cluster_subscription":   fields.subscription,

@@ -180,6 +180,67 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+// TestUnreadIdentity: what an identity alone tells is not gone while that cannot be read. Where something else tells it, or
+// the identity says that it is another one by now, all is known.
+func TestUnreadIdentity(t *testing.T) {
+	lives, err := shapes.Lives()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse := func(kind string, _ *memory) func(string, string) error {
+		return func(k, _ string) error {
+			if k == kind {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "x", errors.New("no"))
+			}
+			return nil
+		}
+	}
+	deleted := func(kind string, m *memory) func(string, string) error {
+		m.objects = slices.DeleteFunc(slices.Clone(m.objects), func(u *unstructured.Unstructured) bool { return u.GetKind() == kind })
+		return nil
+	}
+	for name, tc := range map[string]struct {
+		reason, life, stage, kind string
+		lost                      func(kind string, m *memory) func(string, string) error
+		variable                  string
+		unread                    string
+	}{
+		"RoleDeleted":   {"its HelmRelease is installed again, and nothing of the cluster has an ARN yet", "aws-eks", "provisioning", "AWSClusterRoleIdentity", deleted, "cluster_account", capibridge.HealthNotFound},
+		"RoleForbidden": {"the role of the agent was narrowed", "aws-eks", "provisioning", "AWSClusterRoleIdentity", refuse, "cluster_account", capibridge.HealthForbidden},
+		"ARN":           {"what was made tells the account as well", "aws-eks", "ready", "AWSClusterRoleIdentity", deleted, "cluster_account", ""},
+		"Source":        {"by whom the role is assumed tells nothing", "aws-eks", "provisioning", "AWSClusterControllerIdentity", refuse, "cluster_account", ""},
+		"Machines":      {"the tenant of the identity", "azure-vm", "ready", "AzureClusterIdentity", refuse, "cluster_tenant", capibridge.HealthForbidden},
+		"Managed":       {"the tenant of the identity", "azure-managed", "ready", "AzureClusterIdentity", deleted, "cluster_tenant", capibridge.HealthNotFound},
+		"Operator":      {"the tenant in the Secret", "azure-aks", "ready", "Secret", refuse, "cluster_tenant", capibridge.HealthForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			life := lives[slices.IndexFunc(lives, func(l shapes.Life) bool { return l.Name == tc.life })]
+			at := slices.IndexFunc(life.Stages, func(s shapes.Stage) bool { return s.Name == tc.stage })
+			if at < 0 {
+				t.Fatalf("%s has no stage %s", tc.life, tc.stage)
+			}
+			c, m := capibridge.FromObject(life.Stages[at].Cluster()), &memory{objects: life.Stages[at].Objects}
+			describe := func() capibridge.Facts {
+				t.Helper()
+				f, err := new(capibridge.Providers).Describe(t.Context(), m, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return f
+			}
+			before := describe()
+			if before.Unread != (capibridge.Health{}) || before.Variables[tc.variable] == "" {
+				t.Fatalf("before, %s is %q, unread %+v", tc.variable, before.Variables[tc.variable], before.Unread)
+			}
+			m.fail = tc.lost(tc.kind, m)
+			f := describe()
+			if got, want := f.Keeping(before).Variables[tc.variable], before.Variables[tc.variable]; f.Unread.Reason != tc.unread || got != want {
+				t.Errorf("%s: %s is %q, want %q; unread is %+v, want %q", tc.reason, tc.variable, got, want, f.Unread, tc.unread)
+			}
+		})
+	}
+}
+
 // TestDescribeUnknown: what cannot be read is Unknown, with the reason, and what
 // can be is said all the same. Only what another try may not meet is an error.
 func TestDescribeUnknown(t *testing.T) {

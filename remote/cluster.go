@@ -243,7 +243,7 @@ func (r *run) remembered() capibridge.Cluster {
 // How long facts of a provider hold without a change of the Cluster. The state of one that is up
 // shows on the Cluster, and account and region do not change. Why one does not come up is the
 // provider's to say: the Cluster has it in conditions that do not count here, or nowhere, as that an
-// identity may not be used.
+// identity may not be used. Nor does the Cluster tell that what could not be read can be.
 const (
 	describeAgain      = time.Hour
 	describeUnfinished = 10 * time.Minute
@@ -257,7 +257,7 @@ func (r *run) factsHold(cluster capibridge.Cluster) time.Duration {
 		return 0
 	case !cluster.InfrastructureProvisioned, !cluster.ControlPlaneInitialized:
 		return describeBuilding
-	case r.notes.facts.Unfinished:
+	case r.notes.facts.Unfinished, r.notes.facts.Unread != (capibridge.Health{}):
 		return describeUnfinished
 	}
 	return describeAgain

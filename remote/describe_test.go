@@ -203,6 +203,9 @@ func TestDescribeAgain(t *testing.T) {
 		"Up":             {"its state shows on the Cluster", func(*run) {}, 50 * time.Minute, false},
 		"Hour":           {"it may have missed something", func(*run) {}, time.Hour, true},
 		"Unfinished":     {"an issuer may have come", func(r *run) { r.notes.facts.Unfinished = true }, 10 * time.Minute, true},
+		"Unread": {"what could not be read may be there again", func(r *run) {
+			r.notes.facts.Unread = capibridge.Health{Reason: capibridge.HealthForbidden}
+		}, 10 * time.Minute, true},
 		"Asked": {"a person has changed something", func(r *run) {
 			r.child.Annotations = map[string]string{"reconcile.fluxcd.io/requestedAt": "now"}
 		}, time.Second, true},
@@ -223,6 +226,7 @@ func TestDescribeAgain(t *testing.T) {
 				}
 			}
 			look()
+			r.notes.facts.Unread = capibridge.Health{} // as where there is a provider
 			tc.change(r)
 			d.children.Now = func() time.Time { return start.Add(tc.after) }
 			look()
