@@ -43,8 +43,9 @@ type fakeWorld struct {
 	// fails are errors of actions; those that are lost wrote nothing.
 	fails map[Action]error
 	lost  bool
-	// manifest of what is installed next.
-	manifest string
+	// manifest of what is installed next, and why it cannot be rendered.
+	manifest   string
+	unrendered error
 	hooks    []*helmrelease.Hook
 	// drops are what the next upgrade deletes, or spares.
 	drops []inventory.Entry
@@ -253,7 +254,7 @@ func (h *memoryHelm) unlock() (common.Status, *helmrelease.Release, error) {
 }
 
 func (h *memoryHelm) rehearse(context.Context, Action) (*helmrelease.Release, error) {
-	return &helmrelease.Release{Name: h.run.name, Namespace: h.run.namespace, Manifest: h.manifest}, nil
+	return &helmrelease.Release{Name: h.run.name, Namespace: h.run.namespace, Manifest: h.manifest}, h.unrendered
 }
 
 func (h *memoryHelm) spared() *verdicts              { return h.keeps }

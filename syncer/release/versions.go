@@ -11,6 +11,7 @@ import (
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"helm.sh/helm/v4/pkg/kube"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,12 @@ func (n *run) holdVersions(ctx context.Context, next Action, diff jsondiff.DiffS
 		return nil, nil
 	}
 	objects, err := n.objectsAfter(ctx, next, diff)
+	if unanswered(err) {
+		// As with a chart that looks up what its provider has. To try it would count as a failure of the release.
+		err = n.redacted(fmt.Errorf("cannot tell which versions of Kubernetes it declares: %w", err))
+		conditions.MarkFalse(n.obj, meta.ReadyCondition, v1alpha1.ReasonControlPlaneUnreadable, "%s", err)
+		return nil, err
+	}
 	if err != nil {
 		// The action will fail for the same reason, and reports it; the client that writes
 		// objects checks once more in any case.
@@ -53,6 +60,11 @@ func (n *run) holdVersions(ctx context.Context, next Action, diff jsondiff.DiffS
 		return nil, err
 	}
 	return nil, nil
+}
+
+// unanswered reports whether an API server, or a webhook that it asks, did not answer.
+func unanswered(err error) bool {
+	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
 }
 
 // markVersionRefused records that the release is not applied. It is as it was.

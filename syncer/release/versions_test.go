@@ -9,6 +9,7 @@ import (
 	v2 "github.com/fluxcd/helm-controller/api/v2"
 	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -47,20 +48,36 @@ func (m *fakeWorld) runs(t *testing.T, class bool, version, reported string) {
 	}
 }
 
-// TestHoldVersionsUnreadable: a control plane that cannot be read is no failure of what is to be released: nothing is tried.
+// TestHoldVersionsUnreadable: a control plane that cannot be read, or what a chart looks up, is no failure of what is to be
+// released: nothing is tried.
 func TestHoldVersionsUnreadable(t *testing.T) {
-	obj, m := inSync(t)
-	obj.Annotations = map[string]string{v1alpha1.RolloutRevisionAnnotation: "main@sha1:2"}
-	m.runs(t, false, "v1.36.2", "v1.36.2")
-	m.unread = map[string]error{"KubeadmControlPlane": errors.New("conversion webhook is down")}
-	m.manifest = kubernetesOf(false, "v1.37.0", "")
-	out, err := m.newRun(obj, wanted).holdVersions(t.Context(), Upgrade, nil)
-	ready := conditions.Get(obj, fluxmeta.ReadyCondition)
-	if out != nil || err == nil || ready.Reason != v1alpha1.ReasonControlPlaneUnreadable || ready.Status != "False" || !strings.Contains(ready.Message, "conversion webhook is down") {
-		t.Errorf("holdVersions() = %+v, %v, Ready is %+v", out, err, ready)
-	}
-	if len(m.taken) > 0 || obj.Status.UpgradeFailures > 0 {
-		t.Errorf("it took %v, with %d failures", m.taken, obj.Status.UpgradeFailures)
+	down := apierrors.NewInternalError(errors.New("conversion webhook is down"))
+	for name, tc := range map[string]struct {
+		reason     string
+		unread     map[string]error
+		unrendered error
+		held       bool
+	}{
+		"ControlPlane": {"nobody can tell which version runs", map[string]error{"KubeadmControlPlane": down}, nil, true},
+		"Lookup":       {"nor which one is declared", nil, fmt.Errorf("error calling lookup: %w", down), true},
+		"Chart":        {"the chart is wrong, and the action says so", nil, errors.New("error calling include"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Annotations = map[string]string{v1alpha1.RolloutRevisionAnnotation: "main@sha1:2"}
+			m.runs(t, false, "v1.36.2", "v1.36.2")
+			m.unread, m.unrendered = tc.unread, tc.unrendered
+			m.manifest = kubernetesOf(false, "v1.37.0", "")
+			out, err := m.newRun(obj, wanted).holdVersions(t.Context(), Upgrade, nil)
+			ready := conditions.Get(obj, fluxmeta.ReadyCondition)
+			held := ready.Reason == v1alpha1.ReasonControlPlaneUnreadable && ready.Status == "False" && strings.Contains(ready.Message, "conversion webhook is down")
+			if out != nil || (err != nil) != tc.held || held != tc.held {
+				t.Errorf("%s: holdVersions() = %+v, %v, Ready is %+v", tc.reason, out, err, ready)
+			}
+			if len(m.taken) > 0 || obj.Status.UpgradeFailures > 0 {
+				t.Errorf("%s: it took %v, with %d failures", tc.reason, m.taken, obj.Status.UpgradeFailures)
+			}
+		})
 	}
 }
 

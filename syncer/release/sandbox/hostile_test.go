@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -146,5 +147,20 @@ func TestLookupRefused(t *testing.T) {
 	var exceeded *Exceeded
 	if !errors.As(err, &exceeded) {
 		t.Errorf("Render() = %v, want a limit that is exceeded", err)
+	}
+}
+
+// TestLookupUnread: why a lookup failed is known beside what Helm says of it, as where a webhook of the kind does not answer.
+func TestLookupUnread(t *testing.T) {
+	server := &pages{page: func(context.Context, int) (*unstructured.UnstructuredList, error) {
+		return nil, apierrors.NewInternalError(errors.New("conversion webhook is down"))
+	}}
+	var got string
+	err := Render(t.Context(), Request{
+		Chart: chartOf(map[string]string{"x": `{{ lookup "v1" "Secret" "" "" }}`}), Version: "1.0.0", Workers: workers,
+		Cluster: Cluster{Mapper: emptyCluster().Mapper, Objects: server},
+	}, asHelm(t, &got))
+	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "error calling lookup") || !strings.Contains(err.Error(), "conversion webhook is down") {
+		t.Errorf("Render() = %v", err)
 	}
 }

@@ -44,9 +44,19 @@ type renderer struct {
 	files     map[string]any
 	// failed is why there are no files. Helm would tell in which template it was told.
 	failed error
-	// exceeded is what a lookup did. The worker knows only its text.
+	// exceeded is what a lookup did, and unread why one failed otherwise. The worker knows only their texts.
 	exceeded *Exceeded
+	unread   error
 }
+
+// lookupError is a rendering that failed for a lookup, as Helm says it.
+type lookupError struct {
+	text string
+	why  error
+}
+
+func (e *lookupError) Error() string { return e.text }
+func (e *lookupError) Unwrap() error { return e.why }
 
 func newRenderer(ctx context.Context, req Request, original *chart.Chart) *renderer {
 	r := &renderer{ctx: ctx, req: req, chart: CopyChart(original), originals: map[*common.File][]byte{}}
@@ -115,6 +125,8 @@ func (r *renderer) renderChart(dot map[string]any) (map[string]any, error) {
 	switch {
 	case errors.As(err, &failed) && r.exceeded != nil:
 		return nil, fmt.Errorf("cannot render chart: %w", r.exceeded)
+	case errors.As(err, &failed) && r.unread != nil:
+		return nil, &lookupError{failed.Text, r.unread}
 	case errors.As(err, &failed):
 		return nil, errors.New(failed.Text) // as Helm says it
 	}
@@ -191,7 +203,9 @@ func (r *renderer) answer(ctx context.Context, question string, body []byte) ([]
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
 		err = exceeds("a lookup takes longer than %s", renderTime)
 	}
-	errors.As(err, &r.exceeded)
+	if err != nil && !errors.As(err, &r.exceeded) {
+		r.unread = err
+	}
 	return answer, err
 }
 
