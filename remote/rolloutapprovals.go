@@ -41,11 +41,11 @@ func (x *exchange) readApprovals(ctx context.Context, o *v1alpha1.Rollout, from 
 		}
 		return names
 	})
-	if err != nil {
-		return nil, rollout.Hold{Reason: v1alpha1.ReasonTagsUnreadable, Message: short(fmt.Sprintf("cannot read the tags of GitRepository %s: %v", from.NamespacedName, err))}, last
+	if err != nil { // those that were read approve beside one that cannot be
+		refused = rollout.Hold{Reason: v1alpha1.ReasonTagsUnreadable, Message: short(fmt.Sprintf("cannot read the tags of GitRepository %s: %v", from.NamespacedName, err))}
 	}
 	if len(tags) == 0 {
-		return nil, rollout.Hold{}, ""
+		return nil, refused, last
 	}
 	secret := types.NamespacedName{Namespace: o.Namespace, Name: o.Spec.ApprovalTags.SecretRef.Name}
 	keys, err := x.Repositories.Keys(ctx, secret)

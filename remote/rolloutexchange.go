@@ -28,7 +28,7 @@ import (
 // Repositories reads and writes annotated tags of the repositories that GitRepositories name.
 // Each call has the deadline of the GitRepository.
 type Repositories interface {
-	// Tags reads those that pick chooses by the names of their references.
+	// Tags reads those that pick chooses by the names of their references, and beside an error those that could be read.
 	Tags(ctx context.Context, repository types.NamespacedName, pick func(commits map[string]string) []string) ([]source.Tag, error)
 	// Contains reports whether a commit is in the history of another one; tag is a tag on it,
 	// or empty.

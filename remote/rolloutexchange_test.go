@@ -443,9 +443,9 @@ func TestExchangeBesideOthers(t *testing.T) {
 	o.Status.Run = &v1alpha1.RolloutRun{Phase: v1alpha1.RolloutProgressing, RolloutRevision: v1alpha1.RolloutRevision{Revision: "main@sha1:" + commit}}
 	o.Status.Run.Terms.Waves = []v1alpha1.RolloutWave{{Name: "canary"}, {Name: "rest", Approval: v1alpha1.ApprovalRequired}}
 	const prefix = "cascade/approve/fleet/base/"
-	push := func(name string) {
+	push := func(name string, more ...string) {
 		t.Helper()
-		if _, err := s.Push(t.Context(), from.NamespacedName, from.NamespacedName, source.NewTag{Reference: "refs/tags/" + name, Name: name, Commit: commit, Tagger: "Ann", Address: "ann@example.com", At: time.Unix(1000, 0), Message: "go"}); err != nil {
+		if _, err := s.Push(t.Context(), from.NamespacedName, from.NamespacedName, source.NewTag{Reference: "refs/tags/" + name, Name: name, Commit: commit, Tagger: "Ann", Address: "ann@example.com", At: time.Unix(1000, 0), Message: "go" + strings.Join(more, "")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -470,6 +470,11 @@ func TestExchangeBesideOthers(t *testing.T) {
 		push(fmt.Sprintf(prefix+"canary/%02d", n))
 	}
 	approves("as many as are read, for a wave that nobody has to approve")
+	push(prefix+"rest/alice", strings.Repeat("x", source.MaxFileBytes))
+	approves("one that is too large to be read")
+	if err := s.Delete(t.Context(), followedName, "refs/tags/"+prefix+"rest/alice"); err != nil {
+		t.Fatal(err)
+	}
 	for n := range 20 {
 		push(fmt.Sprintf(prefix+"_end/%02d", n))
 	}

@@ -56,8 +56,8 @@ func (t *Tag) Verify(v Verification) (key string, err error) {
 // Tags reads annotated tags of a repository with one list of references, and one request for
 // each tag that is not here. pick is given the commits of all annotated tags, by the names of
 // their references, and says which to read; of those, the first twenty are. An empty
-// repository has none.
-func (m *Mirrors) Tags(ctx context.Context, origin Origin, pick func(commits map[string]string) []string) (_ []Tag, err error) {
+// repository has none. Beside an error it returns those that could be read all the same.
+func (m *Mirrors) Tags(ctx context.Context, origin Origin, pick func(commits map[string]string) []string) (tags []Tag, err error) {
 	defer recovered(&err)
 	mir, dial, err := m.mirror(origin)
 	if err != nil {
@@ -76,28 +76,41 @@ func (m *Mirrors) Tags(ctx context.Context, origin Origin, pick func(commits map
 		commits[name] = commit.String()
 	}
 	names := pick(commits)
-	var tags []Tag
 	for _, name := range names[:min(len(names), MostTags)] {
 		commit, ok := adv.Peeled[name]
 		if !ok {
 			continue
 		}
-		want := target{fetch: adv.References[name], commit: commit, tagObject: adv.References[name], advertised: true}
-		if err := mir.bring(ctx, dial, want); err != nil {
-			return nil, err
+		// Whoever may write tags may write one that is too large to be read: the others say what they say.
+		tag, failure := mir.tag(ctx, dial, adv.References[name], commit)
+		if failure != nil {
+			if err == nil {
+				err = fmt.Errorf("cannot read %s: %w", name, failure)
+			}
+			continue
 		}
-		raw, err := mir.current.raw(plumbing.TagObject, want.tagObject)
-		if err != nil {
-			return nil, err
-		}
-		tag, err := parseTag(raw, commit)
-		if err != nil {
-			tag = &Tag{Commit: commit.String(), Err: err} // the others say what they say
-		}
-		tag.Reference, tag.Object = name, want.tagObject.String()
+		tag.Reference = name
 		tags = append(tags, *tag)
 	}
-	return tags, nil
+	return tags, err
+}
+
+// tag reads a tag by its own hash and that of its commit.
+func (m *mirror) tag(ctx context.Context, dial *dialer, object, commit plumbing.Hash) (_ *Tag, err error) {
+	defer recovered(&err)
+	if err := m.bring(ctx, dial, target{fetch: object, commit: commit, tagObject: object, advertised: true}); err != nil {
+		return nil, err
+	}
+	raw, err := m.current.raw(plumbing.TagObject, object)
+	if err != nil {
+		return nil, err
+	}
+	tag, err := parseTag(raw, commit)
+	if err != nil {
+		tag = &Tag{Commit: commit.String(), Err: err}
+	}
+	tag.Object = object.String()
+	return tag, nil
 }
 
 // recovered makes a panic of the library, which has panicked on what servers sent, an error

@@ -128,6 +128,28 @@ func TestTagOfATag(t *testing.T) {
 	}
 }
 
+// TestTagTooLarge: a tag that cannot be read takes nothing from others, whether these come before it or after.
+func TestTagTooLarge(t *testing.T) {
+	o := serve(t, gitserver.Options{})
+	commit := o.commit("main", map[string]string{"a.yaml": "1"})
+	var names []string
+	for _, name := range []string{"a", "large", "z"} {
+		text := "object " + commit + "\ntype commit\ntag " + name + "\ntagger n <e> 1000 +0000\n\n"
+		if name == "large" {
+			text += strings.Repeat("x", MaxFileBytes)
+		}
+		o.git("", "update-ref", "refs/tags/"+name, o.git(text+"\n", "hash-object", "-t", "tag", "-w", "--stdin"))
+		names = append(names, "refs/tags/"+name)
+	}
+	tags, err := mirrors(t).Tags(t.Context(), o.url(), func(map[string]string) []string { return names })
+	if ReasonOf(err) != ReasonLimitExceeded || !strings.Contains(err.Error(), "refs/tags/large") {
+		t.Errorf("the error is %v", err)
+	}
+	if len(tags) != 2 || tags[0].Name != "a" || tags[1].Name != "z" || tags[1].Commit != commit {
+		t.Errorf("read %+v", tags)
+	}
+}
+
 // TestContains: whether a commit is in the history of another one, without its history here.
 func TestContains(t *testing.T) {
 	o := serve(t, gitserver.Options{Username: "ann", Password: "secret"})
