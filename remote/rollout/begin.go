@@ -163,8 +163,8 @@ func (d *decision) goOn() {
 			if to == nil && !d.skipped(m, m.pin.RolloutRevision) {
 				to = &goal{m.pin.RolloutRevision, m.pin.Run} // it keeps what it has
 			}
-			if to == nil || !m.has(to.RolloutRevision) || d.cutOff(m, to.RolloutRevision) {
-				continue
+			if to == nil || !m.has(to.RolloutRevision) || d.cutOff(m, to.RolloutRevision) && d.terms().Unreachable != v1alpha1.UnreachableCount {
+				continue // or it would never fail for want of an answer
 			}
 			d.start(m, *to)
 			if d.facts.Room > 0 {

@@ -309,7 +309,7 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		if c.rolling && !back && !has {
 			return fmt.Errorf("%s began and is rolling", c.name)
 		}
-		if !c.lost.IsZero() && !(c.local && (back || has)) {
+		if !c.lost.IsZero() && !(c.local && (back || has)) && !f.goesOnLost(c, p) {
 			return fmt.Errorf("%s began and is lost", c.name)
 		}
 		if run != nil && run.Phase == v1alpha1.RolloutProgressing && p.Revision != run.Revision &&
@@ -434,7 +434,7 @@ func (f *fleet) passed(before *v1alpha1.RolloutStatus, d rollout.Decision, after
 			away := !c.lost.IsZero() && f.now.Sub(c.lost) >= time.Minute // nobody waits to give it anything, but it may get that at once
 			excused := c.without(run.Revision) || c.refused[run.Revision] != "" || !c.known && p == nil || away ||
 				c.rolling && (p == nil && c.untold || p != nil && p.Result == v1alpha1.ResultDeferred) || c.suspended && (p == nil || p.Result == v1alpha1.ResultDeferred)
-			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) && !(away && c.local && p.Result == v1alpha1.ResultUpdating && p.Since.Time.Equal(f.now)) || !has && !excused {
+			if has && (p.Result == v1alpha1.ResultUpdating || p.Result == v1alpha1.ResultDegraded) && !(away && (c.local || f.goesOnLost(c, p)) && p.Result == v1alpha1.ResultUpdating && p.Since.Time.Equal(f.now)) || !has && !excused {
 				return fmt.Errorf("wave %d of run %d at %s (%s) was passed, and %s is not done: %+v, %+v", w, run.Number, run.Revision, run.Phase, c.name, p, *c)
 			}
 		}

@@ -89,6 +89,28 @@ func suspended(t *testing.T, reason, says string) {
 			s.result("canary1", v1alpha1.ResultSucceeded)
 			s.phase(v1alpha1.RolloutProgressing)
 		}},
+		{name: "and is lost before it is resumed", reason: "where that counts, it has a deadline as any other, and fails at it", waves: two, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
+			s.spec.Unreachable = v1alpha1.UnreachableCount
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary2")
+			suspend(s, "canary1")
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.lose("canary1")
+			s.after(5 * time.Minute)
+			resume(s, "canary1")
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			s.result("canary1", v1alpha1.ResultUpdating)
+			s.after(9 * time.Minute)
+			s.decide()
+			s.at(second, "canary1", "canary2")
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutHalted)
+			s.result("canary1", v1alpha1.ResultFailed)
+		}},
 		{name: "and its place was given to another", reason: "it goes on by itself once it is resumed, and has a deadline", waves: one, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.commit(second)
 			s.decide()
@@ -251,4 +273,14 @@ func TestWithheld(t *testing.T) {
 			s.at(first, "canary1", "canary2", "rest1")
 		}},
 	})
+}
+
+// goesOnLost reports whether a cluster goes on with what it had when a person took it in hand, though it cannot be reached: where that counts,
+// it fails at the deadline.
+func (f *fleet) goesOnLost(c *cluster, p *v1alpha1.ChildRollout) bool {
+	counts := f.spec.Unreachable
+	if run := f.status.Run; run != nil && rollout.Active(run) {
+		counts = run.Terms.Unreachable
+	}
+	return counts == v1alpha1.UnreachableCount && wasInHand(c.pin) && c.pin.Revision == p.Revision
 }
