@@ -150,6 +150,27 @@ func TestUnpinned(t *testing.T) {
 			s.decide()
 			s.at(first, names...)
 		}},
+		{name: "reverts what came past it before the run", reason: "it had that when that was taken back, though it was away, and the run did not come to it", waves: soaking(), clusters: names, tell: func(s *story) {
+			s.commit(second)
+			past(s) // before the run, which begins with that
+			s.lose("rest1", "rest2")
+			s.after(10 * time.Minute)
+			if run, c := s.status.Run, s.cluster("rest1").Pin; run.Revision != second || !c.Past || c.Run >= run.Number {
+				s.t.Fatalf("rest1 has %+v, and the run is %+v", c, run)
+			}
+			s.facts.Requests.Revert = second
+			s.decide()
+			s.takes(true, "canary1", "rest3")
+			s.decide()
+			s.phase(v1alpha1.RolloutReverted)
+			s.at(second, "rest1", "rest2")
+			if f := s.status.Failing; len(f) != 2 || f[0].Reason != v1alpha1.ReasonUnreachable || f[1].Reason != v1alpha1.ReasonUnreachable {
+				s.t.Fatalf("it names %+v", f)
+			}
+			s.find(true, "rest1", "rest2")
+			s.decide()
+			s.at(first, names...)
+		}},
 		{name: "leaves later waves while the first one proves it", reason: "all of them have it already: to take it back from who is to get it again changes each of them twice", waves: soaking(), clusters: names, tell: func(s *story) {
 			s.commit(second)
 			past(s)

@@ -459,6 +459,14 @@ func (d *decision) advanceRevert(run *v1alpha1.RolloutRun) {
 	good, waits := d.status.LastGood.RolloutRevision, false
 	d.hold = Hold{v1alpha1.ReasonReverting, fmt.Sprintf("clusters that have %s get %s back", title(run.RolloutRevision), title(good))}
 	for _, m := range d.all {
+		if m.has(run.RolloutRevision) && m.pin.Run < run.Number {
+			// It got that past the Rollout before the run, which did not come to it. That it had it when that was taken back is
+			// known by the number, and on record before the run ends: who gets it past the Rollout after that keeps it.
+			to := *m.pin
+			to.Run, waits = run.Number, true
+			m.set(to)
+			d.soon(0)
+		}
 		switch {
 		case m.changing() && !m.has(run.RolloutRevision) && !m.joins():
 			waits = true
