@@ -276,7 +276,7 @@ func helmRelease() Section {
 			},
 			{
 				Reasons: []string{"ControlPlaneUnreadable"},
-				Means:   "a Rollout moves the Cluster that the release makes, and its control plane cannot be read, as while its provider is down, so that nobody knows which version of Kubernetes it may have; the release stays as it is",
+				Means:   "a Rollout moves the Cluster that the release makes, and its control plane, or what the chart looks up, cannot be read, as while its provider is down, so that nobody knows which version of Kubernetes it may have; the release stays as it is",
 				Next:    "mend the provider of the kind that the message names; it is tried again",
 			},
 			{
