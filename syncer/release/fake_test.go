@@ -46,7 +46,7 @@ type fakeWorld struct {
 	// manifest of what is installed next, and why it cannot be rendered.
 	manifest   string
 	unrendered error
-	hooks    []*helmrelease.Hook
+	hooks      []*helmrelease.Hook
 	// drops are what the next upgrade deletes, or spares.
 	drops []inventory.Entry
 	diff  jsondiff.DiffSet
