@@ -36,6 +36,16 @@ func (w Wanted) String() string { return w.Label + " " + w.Version }
 // dir is the directory of the version, below the root of the repository.
 func (w Wanted) dir(root string) string { return path.Join(root, w.Label, w.Version) }
 
+// Paths are those of the files that what a Layer names is made of. The source may have links there.
+func Paths(spec *v1alpha1.ProvidersSpec) []string {
+	var all []string
+	for _, w := range List(spec) {
+		dir := w.dir(spec.Path)
+		all = append(all, path.Join(dir, w.file), path.Join(dir, metadataFile))
+	}
+	return all
+}
+
 // List returns what a Layer names, in the order of installation.
 func List(spec *v1alpha1.ProvidersSpec) []Wanted {
 	if spec == nil {

@@ -79,6 +79,9 @@ func newRepository(t *testing.T) *repository {
 		"apps/staging/app.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app, namespace: cascade-system}\n",
 		"apps/chart/Chart.yaml": "name: app\nversion: 0.1.0\n",
 		"charts/packed.tgz":     packed(t, "0.1.0"),
+		// Manifests of providers, of which one is a link.
+		"providers/cluster-api/v1.13.4/metadata.yaml": "releaseSeries: []\n",
+		"vendor/core.yaml":                            "apiVersion: v1\nkind: Namespace\nmetadata: {name: capi-system}\n",
 		// What a Kustomization of the test applies to another cluster, under names of the tier.
 		"there/settings.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: cascade-system}\ndata: {level: far}\n",
 		"there/site.yaml": "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {name: site, namespace: cascade-system}\n" +
@@ -88,8 +91,12 @@ func newRepository(t *testing.T) *repository {
 	} {
 		r.write(name, text)
 	}
-	if err := os.Symlink("../../shared", filepath.Join(r.dir, "charts/linked/files")); err != nil {
-		t.Fatal(err)
+	for name, to := range map[string]string{
+		"charts/linked/files": "../../shared", "providers/cluster-api/v1.13.4/core-components.yaml": "../../../vendor/core.yaml",
+	} {
+		if err := os.Symlink(to, filepath.Join(r.dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var err error
 	if r.git, err = git.PlainInit(r.dir, false); err != nil {
@@ -389,6 +396,11 @@ func commits() map[string]commitCase {
 				r.write("apps/chart/templates/a.yaml", "a: b\n")
 			}},
 		"generated-beside": {reason: "what they are made of stays", tier: generated(), change: func(r *repository) { r.write("README.md", "other\n") }},
+		"providers": {reason: "those of spec.providers are made of what links lead to, of the layer's own source if they have none",
+			tier: providing(), change: func(r *repository) {
+				r.write("vendor/core.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: capi}\n")
+			}},
+		"providers-beside": {reason: "what they are made of stays", tier: providing(), change: func(r *repository) { r.write("vendor/other.yaml", "a: b\n") }},
 		"two-clusters": {reason: "what another Kustomization declares is in another cluster, so nothing takes the place of what goes, and what goes there is no sync object of the tier",
 			tier: elsewhereApplied(), change: func(r *repository) {
 				r.remove("site/settings.yaml")
@@ -403,6 +415,21 @@ func commits() map[string]commitCase {
 		}},
 		"no-variable": {reason: "a cluster lacks a variable", change: func(r *repository) { r.replace("layers/master/sync.yaml", "${label_environment}", "${label_missing}") }},
 	}
+}
+
+// providing are Layers that bring providers, which they name the source of, or do not.
+func providing() []client.Object {
+	from := &v1alpha1.SourceReference{Kind: "GitRepository", Name: "masters"}
+	var all []client.Object
+	for name, spec := range map[string]v1alpha1.LayerSpec{
+		"named": {Providers: &v1alpha1.ProvidersSpec{SourceRef: from}}, "own": {SourceRef: from, Path: "layers/master", Providers: &v1alpha1.ProvidersSpec{}},
+		"neither": {Providers: &v1alpha1.ProvidersSpec{}},
+	} {
+		spec.Providers.Path, spec.Providers.Core.Version = "./providers", "v1.13.4"
+		spec.ClusterSelector = metav1.LabelSelector{MatchLabels: map[string]string{"is": "nowhere"}}
+		all = append(all, &v1alpha1.Layer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec})
+	}
+	return all
 }
 
 // generated is what is made of the source by a step more, and what is made of that.

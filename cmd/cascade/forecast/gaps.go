@@ -13,6 +13,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cascade-gitops/cascade/remote/providers"
 	"github.com/cascade-gitops/cascade/syncer/chart"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
@@ -61,7 +62,10 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 		if l.Spec.Providers == nil {
 			continue
 		}
-		ref := l.Spec.Providers.SourceRef
+		ref := cmp.Or(l.Spec.Providers.SourceRef, l.Spec.SourceRef)
+		if ref == nil {
+			continue // the agent refuses it
+		}
 		if !f.is(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name) {
 			if err := others.changed(ctx, keyOf(ref.Kind, cmp.Or(ref.Namespace, l.Namespace), ref.Name), true); err != nil {
 				f.problem("Layer/"+key.String(), "", fmt.Errorf("of spec.providers: %w", err))
@@ -69,7 +73,9 @@ func (f *forecast) gaps(ctx context.Context, releases []helmv2.HelmRelease) {
 			continue
 		}
 		f.use(true)
-		if differs(now, f.next, l.Spec.Providers.Path) {
+		// A directory is the same whatever its links lead to, and a file is what is there.
+		of := append(providers.Paths(l.Spec.Providers), l.Spec.Providers.Path)
+		if slices.ContainsFunc(of, func(name string) bool { return differs(now, f.next, name) }) {
 			f.problem("Layer/"+key.String(), "", fmt.Errorf("the commit changes %s, from which the providers of spec.providers are made; what that changes in the clusters is not told", cmp.Or(l.Spec.Providers.Path, ".")))
 		}
 	}
