@@ -76,12 +76,8 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 	}); err != nil {
 		return fmt.Errorf("cannot index Children: %w", err)
 	}
-	retries := func() workqueue.TypedRateLimiter[reconcile.Request] {
-		return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, retryMost)
-	}
-	lot := stalls.Lot("Child", func() client.Object { return &v1alpha1.Child{} }, children, park.Options{
-		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Deadline: stall.Deadline, Backoff: retries(),
-	})
+	lot, options := childLot(stalls, children, concurrent)
+	options.NeedLeaderElection = everywhere.NeedLeaderElection
 	if err := mgr.Add(lot); err != nil {
 		return err
 	}
@@ -93,7 +89,7 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		WatchesRawSource(ctrlsource.Func(children.onProbe)).
 		WatchesRawSource(ctrlsource.Func(children.onCluster)).
 		WatchesRawSource(ctrlsource.Func(lot.Open)).
-		WithOptions(controller.Options{NeedLeaderElection: everywhere.NeedLeaderElection, MaxConcurrentReconciles: concurrent, RateLimiter: retries()}).
+		WithOptions(options).
 		Build(lot)
 	if err != nil {
 		return err
@@ -129,6 +125,17 @@ func SetupWithManager(mgr ctrl.Manager, stalls *stall.Watchdog, children *Childr
 		return err
 	}
 	return mgr.Add(&kubeconfigWatch{cache: mgr.GetCache(), controller: c, children: children})
+}
+
+// childLot is that of the Children, and what their controller is told. Each has a memory of failures of its own: the
+// controller forgets a Child that parks, whose pauses would not grow then.
+func childLot(stalls *stall.Watchdog, children reconcile.Reconciler, concurrent int) (*park.Lot, controller.Options) {
+	retries := func() workqueue.TypedRateLimiter[reconcile.Request] {
+		return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, retryMost)
+	}
+	return stalls.Lot("Child", func() client.Object { return &v1alpha1.Child{} }, children, park.Options{
+		Workers: concurrent, Parked: mostParked, Patience: patience, Aside: mostAside, Deadline: stall.Deadline, Backoff: retries(),
+	}), controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: retries()}
 }
 
 // onProbe makes the end of a probe call for a reconcile. Children that are only due
