@@ -39,7 +39,7 @@ func TestTreeOfFaults(t *testing.T) {
 			Faults: &v1alpha1.ReportFaults{CredentialsFailing: 2}, Tiers: []v1alpha1.TierRow{
 				{Path: "tenants/shop", Ready: true, Reason: "Succeeded", Since: ago(time.Hour), Faults: &v1alpha1.ReportFaults{CredentialsLapsed: 1, BackupsFailing: 1}},
 				{Path: "tenants/bank", Reason: "BuildFailed", Message: "no file", Since: ago(time.Hour), Faults: &v1alpha1.ReportFaults{CredentialsLapsed: 1}},
-			}}), lost).Build()
+			}}), lost, beat(v1alpha1.AgentNamespace, 0)).Build()
 	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)

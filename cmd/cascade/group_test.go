@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,12 +11,16 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/report"
@@ -67,7 +72,7 @@ func silentTier(t *testing.T) []client.Object {
 
 // TestTreeOfStale: what is below a tier that was lost is shown as it was then, and says so.
 func TestTreeOfStale(t *testing.T) {
-	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(silentTier(t)...).Build()
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(silentTier(t)...).WithObjects(beat(v1alpha1.AgentNamespace, 0)).Build()
 	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)
@@ -136,6 +141,44 @@ func TestTreeOfSilentAgent(t *testing.T) {
 	}
 }
 
+// TestTreeWithoutLease: a report that no agent keeps says nothing of now, and the root of the tree is not ready by it. Who may not
+// read the Lease sees what the report says, and is told that it may be old.
+func TestTreeWithoutLease(t *testing.T) {
+	refused := apierrors.NewForbidden(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, v1alpha1.HeartbeatLease, nil)
+	own := fleet(t)[0]
+	for name, tc := range map[string]struct {
+		reason  string
+		objects []client.Object
+		refuses error
+		ready   bool
+		want    string
+		doubts  bool
+	}{
+		"Kept":      {"an agent works", []client.Object{own, beat(v1alpha1.AgentNamespace, 0)}, nil, true, "Succeeded", false},
+		"Missing":   {"somebody deleted it, or uninstalled the agent", []client.Object{own}, nil, false, "AgentSilent", true},
+		"Forbidden": {"it is not known", []client.Object{own}, refused, true, "Succeeded", true},
+		"Nothing":   {"no agent was here", nil, nil, false, v1alpha1.ReasonReportMissing, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.objects...).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, more ...client.GetOption) error {
+					if _, ok := o.(*coordinationv1.Lease); ok && tc.refuses != nil {
+						return tc.refuses
+					}
+					return cl.Get(ctx, key, o, more...)
+				},
+			}).Build()
+			root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if root.Ready != tc.ready || root.Reason != tc.want || (root.doubt != nil) != tc.doubts {
+				t.Errorf("%s: the root is ready: %t, %s: %s; doubt: %v", tc.reason, root.Ready, root.Reason, root.Message, root.doubt)
+			}
+		})
+	}
+}
+
 // TestTreeFindsAgent: the report and the Lease are those of the agent, wherever that is, whatever -n says. Where there is no
 // Lease, nobody knows how old all of it is, and that is said.
 func TestTreeFindsAgent(t *testing.T) {
@@ -176,6 +219,9 @@ func TestTreeFindsAgent(t *testing.T) {
 				out, doubt := asked(o)
 				if !strings.Contains(doubt, tc.doubt) || (doubt != "") != (tc.doubt != "") {
 					t.Errorf("%s: %s doubts %q", tc.reason, name, doubt)
+				}
+				if name == "tree" && strings.Contains(out, "AgentSilent") != (tc.stale || tc.doubt != "") {
+					t.Errorf("%s: the root says %s", tc.reason, out)
 				}
 				if name != "rows" && strings.Contains(out, v1alpha1.ReasonStale) != tc.stale || name == "tree" && strings.Contains(out, v1alpha1.ReasonReportMissing) {
 					t.Errorf("%s: %s says %s", tc.reason, name, out)

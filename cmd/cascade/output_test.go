@@ -109,7 +109,7 @@ func fleet(t *testing.T) []client.Object {
 }
 
 func TestTree(t *testing.T) {
-	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(fleet(t)...).Build()
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(fleet(t)...).WithObjects(beat(v1alpha1.AgentNamespace, 0)).Build()
 	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)

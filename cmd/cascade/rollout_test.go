@@ -507,7 +507,7 @@ func TestTreeShowsRollouts(t *testing.T) {
 	objects[2].(*v1alpha1.Child).Status.Rollouts = []v1alpha1.ChildRollout{{Name: "base", RolloutRevision: one, Result: v1alpha1.ResultSucceeded}}
 	base := aRollout("base", v1alpha1.RolloutHalted)
 	base.Namespace = "masters"
-	cl := rolloutClient(append(objects, base, awaitingRollout(), aRollout("calm", v1alpha1.RolloutProgressing))...)
+	cl := rolloutClient(append(objects, beat(v1alpha1.AgentNamespace, 0), base, awaitingRollout(), aRollout("calm", v1alpha1.RolloutProgressing))...)
 	root, err := loadTree(t.Context(), cl, v1alpha1.AgentNamespace, noon)
 	if err != nil {
 		t.Fatal(err)

@@ -220,11 +220,16 @@ func loadTree(ctx context.Context, cl client.Client, namespace string, now time.
 	if err != nil {
 		return nil, err
 	}
-	if beat.Silent(now) {
+	switch {
+	case beat.Silent(now):
 		root.Ready, root.Suspended, root.Cause = false, false, nil
 		root.Reason, root.Message = cause.ReasonAgentSilent, cause.MessageAgentSilent
 		root.Since = metav1.NewTime(beat.Renewed)
 		root.Heard = &root.Since
+	case own != nil && doubt != nil && !apierrors.IsForbidden(doubt):
+		// Nobody keeps the report, which says nothing of now then. Since when is not known.
+		root.Ready, root.Suspended, root.Cause, root.Since = false, false, nil, metav1.Time{}
+		root.Reason, root.Message = cause.ReasonAgentSilent, doubt.Error()
 	}
 	children := &v1alpha1.ChildList{}
 	if err := cl.List(ctx, children); err != nil {
@@ -235,7 +240,7 @@ func loadTree(ctx context.Context, cl client.Client, namespace string, now time.
 		return nil, err
 	}
 	known := beat.Dated(children.Items, now)
-	if len(known) > 0 {
+	if len(known) > 0 || own != nil {
 		root.doubt = doubt
 	}
 	for i := range known {

@@ -133,6 +133,9 @@ func tierOf(f *Facts, now time.Time) tierView {
 		}
 		return v
 	}
+	if own != nil && f.NoLease {
+		return tierView{State: stateStale, Reason: cause.ReasonAgentSilent, Message: "the agent of this tier has no Lease: nobody keeps its report", Revision: revision(own.Revision), Version: name(own.Agent), Since: momentOf(metav1.Time{}, now), Known: true}
+	}
 	if own == nil {
 		return tierView{State: stateStale, Reason: v1alpha1.ReasonReportMissing, Message: "the agent of this tier has not reported yet, or its report may not be read"}
 	}

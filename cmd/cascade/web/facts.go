@@ -87,7 +87,9 @@ func (s *Source) facts(ctx context.Context, n page.Name, q page.Query, now time.
 		kinds, failed = append(kinds, page.ClusterAPI), append(failed, s.read(ctx, page.ClusterAPI, q, &f))
 	}
 	// Nobody but the agent tells of clusters, and it renews its Lease.
-	if i := slices.Index(kinds, page.AgentHeartbeat); i >= 0 && failed[i] == nil && f.Heartbeat == nil && s.Direct != nil && len(f.Children) > 0 {
+	i := slices.Index(kinds, page.AgentHeartbeat)
+	f.NoLease = i >= 0 && failed[i] == nil && f.Heartbeat == nil && s.Direct != nil
+	if f.NoLease && (len(f.Children) > 0 || f.Own != nil) {
 		failed[i] = fmt.Errorf("there is no Lease %s/%s, so that it is not known whether all of this is up to date", s.Namespace, v1alpha1.HeartbeatLease)
 	}
 	for i, err := range failed {

@@ -342,6 +342,7 @@ func TestWhy(t *testing.T) {
 	app := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "app"}}
 	app.Spec.SourceRef = kustomizev1.CrossNamespaceSourceReference{Kind: "GitRepository", Name: "elsewhere", Namespace: "platform"}
 	app.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "ArtifactFailed", Message: "no source"}}
+	own := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cascade-system", Name: v1alpha1.ReportConfigMap}, Data: map[string]string{v1alpha1.ReportKey: `{"ready":true,"reason":"Succeeded"}`}}
 	const missing = "GitRepository/platform/elsewhere"
 	for name, tc := range map[string]struct {
 		reason, url string
@@ -356,6 +357,7 @@ func TestWhy(t *testing.T) {
 		"Credentials":  {"who may not read Credentials sees the rest", "/why", true, "credentials", false, "credentials: you may not read it", "statebackups: you may not"},
 		"Objects":      {"objects of kinds that may be read", "/objects", true, "providers", false, "alerts and providers: you may not read it", "receivers: you may not"},
 		"NoLease":      {"nobody knows how old all of it is", "/", true, "", false, "there is no Lease cascade-system/cascade-heartbeat", "you may not read it"},
+		"NoKeeper":     {"nor is the tier ready by a report that nobody keeps", "/", true, "", false, "nobody keeps its report", "you may not read it"},
 		"NotConnected": {"a child without a connection", "/why", false, "", true, "Child/fleet/shop", "clusters: you may not read it"},
 		"NoClusters":   {"for who may not read Clusters", "/why", false, "clusters", true, "clusters: you may not read it", "nothing"},
 	} {
@@ -375,7 +377,7 @@ func TestWhy(t *testing.T) {
 				}
 				return http.StatusOK, nil
 			}
-			cl := fake.NewClientBuilder().WithScheme(schemeOf(t)).WithObjects(child, app).Build()
+			cl := fake.NewClientBuilder().WithScheme(schemeOf(t)).WithObjects(child, app, own).Build()
 			w := ask(t, serverFor(t, cl, may), http.MethodGet, tc.url)
 			if body := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(body, tc.says) || strings.Contains(body, tc.not) || asked != tc.asks {
 				t.Errorf("%s: %d, Clusters were asked for: %t\n%s", tc.reason, w.Code, asked, body)
