@@ -50,7 +50,14 @@ func Find(ctx context.Context, c client.Client) (*Found, error) {
 		return nil, err
 	}
 	if len(agents) > 1 {
-		return nil, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s and one in %s; delete the Deployment that is none", agents[0].Namespace, agents[1].Namespace)
+		var namespaces []string
+		for i := range agents {
+			namespaces = append(namespaces, agents[i].Namespace)
+		}
+		// One of them may be the platform's, whose rights and policies others need: its Deployment is not for deleting.
+		return nil, fmt.Errorf("cannot tell which agent is meant: there is one in namespace %s; if one of them is for nobody any more, look at what goes with it, "+
+			"cascade uninstall --dry-run -n <its namespace>, which leaves what another one needs, and take it out so. If all are needed, change each by what installed it",
+			strings.Join(namespaces, " and "))
 	}
 	return &agents[0], nil
 }

@@ -416,7 +416,7 @@ func TestFind(t *testing.T) {
 		"None":   {"nothing is there", nil, nil, ""},
 		"One":    {"the agent", []client.Object{deployment("n", "cascade", map[string]string{}), deployment("n", "other", map[string]string{})}, &Found{Namespace: "n", Version: "v1.2.3"}, ""},
 		"Seeded": {"a parent pushed it", []client.Object{deployment("n", "cascade", seeded)}, &Found{Namespace: "n", Version: "v1.2.3", Layer: "fleet/base"}, ""},
-		"Two":    {"nobody knows which", []client.Object{deployment("n", "cascade", map[string]string{}), deployment("m", "cascade", map[string]string{})}, nil, "cannot tell which"},
+		"Two":    {"nobody knows which", []client.Object{deployment("n", "cascade", map[string]string{}), deployment("m", "cascade", map[string]string{})}, nil, "in namespace m and n; if one of them is for nobody any more, look at what goes with it, cascade uninstall --dry-run -n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.objects...).Build()
