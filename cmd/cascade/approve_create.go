@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/cmd/cascade/held"
+	"github.com/cascade-gitops/cascade/cmd/cascade/installation"
 	"github.com/cascade-gitops/cascade/pivot"
 	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
@@ -91,6 +93,7 @@ func (c *cli) newApproveFirstSync() *cobra.Command {
 // heldCreation is an owner that does not create Clusters.
 type heldCreation struct {
 	owner, message string
+	object         client.Object
 	// clusters are those that a person can decide about here. known is false if the
 	// agent did not record which they are.
 	clusters []types.NamespacedName
@@ -129,35 +132,80 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types
 		}
 		names = waiting
 	}
-	namespace, err := c.firstSyncIn(ctx, cl)
+	approvals, err := c.whoHolds(ctx, cl, held, names)
 	if err != nil {
 		return err
 	}
-	record := &corev1.ConfigMap{}
-	if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, record); err != nil {
-		return firstSyncError(namespace, err)
-	}
-	for _, name := range names {
-		if firstsync.ManagedBy(record, name) != "" {
-			if err := gone(ctx, cl, namespace, name); err != nil {
-				return err
+	records := map[string]*corev1.ConfigMap{}
+	for namespace, names := range approvals {
+		record := &corev1.ConfigMap{}
+		if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, record); err != nil {
+			return firstSyncError(namespace, err)
+		}
+		records[namespace] = record
+		for _, name := range names {
+			if firstsync.ManagedBy(record, name) != "" {
+				if err := gone(ctx, cl, namespace, name); err != nil {
+					return err
+				}
+			} else if unknown == "" && !slices.Contains(waiting, name) {
+				return fmt.Errorf("cannot approve Cluster %s: it is not held; look at what is with: cascade approve create", name)
 			}
-		} else if unknown == "" && !slices.Contains(waiting, name) {
-			return fmt.Errorf("cannot approve Cluster %s: it is not held; look at what is with: cascade approve create", name)
 		}
 	}
-	patch, err := firstsync.ApprovalPatch(names, approverOf(ctx, cl))
-	if err != nil {
-		return err
-	}
-	if err := c.dropKept(ctx, cl, record, names); err != nil {
-		return err
-	}
-	if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
-		return err
+	approver := approverOf(ctx, cl)
+	for _, namespace := range slices.Sorted(maps.Keys(records)) {
+		patch, err := firstsync.ApprovalPatch(approvals[namespace], approver)
+		if err != nil {
+			return err
+		}
+		if err := c.dropKept(ctx, cl, records[namespace], approvals[namespace]); err != nil {
+			return err
+		}
+		if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
+			return err
+		}
 	}
 	c.approved(names)
 	return nil
+}
+
+// whoHolds sorts Clusters by the namespaces of the agents that hold them, which have the records that count. Tenants may have
+// an agent of their own, whose objects are told by labels; of what no agent is known to hold, that of the tier decides.
+func (c *cli) whoHolds(ctx context.Context, cl client.Client, held []heldCreation, names []types.NamespacedName) (map[string][]types.NamespacedName, error) {
+	usual, err := c.firstSyncIn(ctx, cl)
+	if err != nil || c.saidNamespace() != "" {
+		return map[string][]types.NamespacedName{usual: names}, err
+	}
+	agents, err := installation.All(ctx, cl)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	if len(agents) < 2 {
+		return map[string][]types.NamespacedName{usual: names}, nil
+	}
+	records, _, err := recordsIn(ctx, cl, nil)
+	if err != nil {
+		return nil, err
+	}
+	by := map[string][]types.NamespacedName{}
+	for _, name := range names {
+		in := map[string]bool{}
+		for _, h := range held {
+			for i := range agents {
+				if at := agents[i].Namespace; slices.Contains(h.clusters, name) && agents[i].Serves(h.object) && slices.Contains(records, at) {
+					in[at] = true
+				}
+			}
+		}
+		if len(in) == 0 {
+			in[usual] = true
+		}
+		for namespace := range in {
+			by[namespace] = append(by[namespace], name)
+		}
+	}
+	return by, nil
 }
 
 // firstSyncIn is the namespace of the record that the agent of this tier keeps: nobody acts on another one.
@@ -327,6 +375,12 @@ func (c *cli) approveFirstSync(ctx context.Context, cl client.Client) error {
 		return err
 	}
 	fmt.Fprintln(c.streams.Out, "✔ the first sync is over: Clusters are created without asking")
+	agents, err := installation.All(ctx, cl)
+	for i := range agents {
+		if other := agents[i].Namespace; err == nil && other != namespace {
+			c.say("that is so for the agent in namespace %s; the one in %s has a first sync of its own: -n %s", namespace, other, other)
+		}
+	}
 	return nil
 }
 
@@ -355,7 +409,7 @@ func heldCreations(ctx context.Context, cl client.Client) ([]heldCreation, error
 		if c == nil {
 			return nil
 		}
-		h := heldCreation{owner: kind + "/" + client.ObjectKeyFromObject(o).String(), message: c.Message}
+		h := heldCreation{owner: kind + "/" + client.ObjectKeyFromObject(o).String(), message: c.Message, object: o}
 		if record, _ := v1alpha1.HeldOf(o); record.Create != nil {
 			h.known = true
 			if !record.Create.Elsewhere {

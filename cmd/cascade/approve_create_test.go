@@ -418,6 +418,74 @@ func TestApproveWhereTheAgentIs(t *testing.T) {
 	}
 }
 
+// TestApproveBesideTenants: where tenants have an agent of their own, an approval is in the record of the one that holds
+// the Cluster. In that of another one it would be told as done, and change nothing.
+func TestApproveBesideTenants(t *testing.T) {
+	const usual, team = v1alpha1.AgentNamespace, "team-a"
+	for name, tc := range map[string]struct {
+		reason, platform, tenant, said string
+		unkept                         bool
+		// theirs and ours are the namespaces of the records with the approval of a Cluster with the label of the team, and of one without.
+		theirs, ours string
+	}{
+		"Labels":    {"labels say whose it is", "--watch-label-selector=!team", "--watch-label-selector=team=a", "", false, team, usual},
+		"Words":     {"a flag may be two words", "--watch-label-selector !team", "--log-level debug --watch-label-selector team", "", false, team, usual},
+		"Namespace": {"a tenant has its namespace alone", "", "--watch-all-namespaces=false", "", false, usual, usual},
+		"Both":      {"each of two holds it", "", "--watch-label-selector=team=a", "", false, usual + " " + team, usual},
+		"Said":      {"a person says which record", "--watch-label-selector=!team", "--watch-label-selector=team=a", usual, false, usual, usual},
+		"Unkept":    {"it keeps no record, as it reconciles sources alone", "", "--watch-label-selector=team=a", "", true, usual, usual},
+		"Unread":    {"a selector that is none", "", "--watch-label-selector=!!", "", false, usual, usual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []client.Object{firstsync.NewRecord(usual)}
+			if !tc.unkept {
+				objects = append(objects, firstsync.NewRecord(team))
+			}
+			for name, labels := range map[string]map[string]string{"theirs": {"team": "a"}, "ours": nil} {
+				k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name, Labels: labels}}
+				k.Status.Conditions = heldCondition("not created: Cluster/fleet/" + name)
+				v1alpha1.SetHeld(k, v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"fleet/" + name}}})
+				objects = append(objects, k)
+			}
+			for namespace, args := range map[string]string{usual: tc.platform, team: tc.tenant} {
+				d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}}
+				d.Spec.Template.Spec.Containers = []corev1.Container{{Args: append([]string{"agent"}, strings.Fields(args)...)}}
+				objects = append(objects, d)
+			}
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
+			c, out := newCLI(t)
+			c.flags.Namespace = &tc.said
+			if err := c.approveCreate(t.Context(), cl, nil, true); err != nil {
+				t.Fatalf("%s: %v\n%s", tc.reason, err, out)
+			}
+			all := &corev1.ConfigMapList{}
+			if err := cl.List(t.Context(), all); err != nil {
+				t.Fatal(err)
+			}
+			for name, want := range map[string]string{"theirs": tc.theirs, "ours": tc.ours} {
+				var in []string
+				for i := range all.Items {
+					if all.Items[i].Data["fleet_"+name] == "approved" {
+						in = append(in, all.Items[i].Namespace)
+					}
+				}
+				if got := strings.Join(in, " "); got != want {
+					t.Errorf("%s: %s is approved in %q, want %q", tc.reason, name, got, want)
+				}
+			}
+		})
+	}
+	// Each has a first sync of its own.
+	agent := func(namespace string) client.Object {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}}
+	}
+	c, out := newCLI(t)
+	cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(firstsync.NewRecord(usual), firstsync.NewRecord(team), agent(usual), agent(team)).Build()
+	if err := c.approveFirstSync(t.Context(), cl); err != nil || !strings.Contains(out.String(), "the one in team-a has a first sync of its own: -n team-a") {
+		t.Errorf("%v: it says %s", err, out)
+	}
+}
+
 // TestTreeTellsWhatIsHeld: a person who looks at the fleet sees what the tier waits
 // for, and what to do.
 func TestTreeTellsWhatIsHeld(t *testing.T) {

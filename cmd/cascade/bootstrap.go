@@ -179,16 +179,8 @@ func (b *bootstrap) prepare(ctx context.Context, cluster client.Client) (*login.
 // look looks at what is in the cluster.
 func (b *bootstrap) look(ctx context.Context, cluster client.Client) error {
 	var err error
-	if b.found, err = installation.Find(ctx, cluster); err != nil {
+	if b.found, err = b.admit(ctx, cluster, b.namespace, "declare an agent"); err != nil {
 		return err
-	}
-	if err := b.found.Admit(b.namespace, version(), b.downgrade); err != nil {
-		return err
-	}
-	if b.found == nil {
-		if err := b.noProcess(ctx, cluster, b.namespace, "declare an agent", "two would undo each other's work"); err != nil {
-			return err
-		}
 	}
 	if b.deployed, err = migration.ReadDeployed(ctx, cluster); err != nil {
 		return err

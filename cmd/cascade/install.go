@@ -132,17 +132,9 @@ func (i *install) run(ctx context.Context) error {
 	}
 	defer cluster.Close()
 	namespace := cmp.Or(i.options.Namespace, v1alpha1.AgentNamespace)
-	found, err := installation.Find(ctx, cluster)
+	found, err := i.admit(ctx, cluster, namespace, "install the agent")
 	if err != nil {
 		return err
-	}
-	if err := found.Admit(namespace, version(), i.downgrade); err != nil {
-		return err
-	}
-	if found == nil {
-		if err := i.noProcess(ctx, cluster, namespace, "install the agent", "two would undo each other's work"); err != nil {
-			return err
-		}
 	}
 	if found != nil && found.Kustomization != "" {
 		i.say("Kustomization %s applies the agent as well, and undoes with its next sync what is installed here; see cascade bootstrap", found.Kustomization)
@@ -159,6 +151,41 @@ func (i *install) run(ctx context.Context) error {
 		return i.show(ctx, cluster, namespace, slices.Concat(steps...))
 	}
 	return i.apply(ctx, cluster, namespace, steps)
+}
+
+// admit finds the agent that is there, and is an error if none must be installed over it, or beside it.
+func (i *install) admit(ctx context.Context, cl client.Client, namespace, what string) (*installation.Found, error) {
+	found, err := installation.Find(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	if err := found.Admit(namespace, version(), i.downgrade); err != nil {
+		return nil, err
+	}
+	if found == nil {
+		if err := i.noProcess(ctx, cl, namespace, what, "two would undo each other's work"); err != nil {
+			return nil, err
+		}
+	}
+	return found, i.tellStrays(ctx, cl, namespace, found == nil)
+}
+
+// tellStrays tells of records of the first sync in other namespaces than that of the agent, which goes by its own alone.
+// Who pushes into this cluster goes by them.
+func (i *install) tellStrays(ctx context.Context, cl client.Client, namespace string, anew bool) error {
+	records, _, err := recordsIn(ctx, cl, nil)
+	for _, stray := range records {
+		if stray == namespace {
+			continue
+		}
+		advice := ""
+		if anew {
+			advice = fmt.Sprintf("To go on with it, install the agent there, with -n %s. ", stray)
+		}
+		i.say("ConfigMap %s/%s is the record of another agent than the one in namespace %s, for which nothing is approved or held by it. Clusters that are pushed into this cluster may be held by it. "+
+			"%sIf no agent is in %s, and no Cluster that it names runs elsewhere, delete it", stray, v1alpha1.FirstSyncConfigMap, namespace, advice, stray)
+	}
+	return err
 }
 
 // noProcess is an error if an agent works in a namespace that is no Deployment, which would not end.

@@ -34,6 +34,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/deploy"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 )
 
 // TestInstallValues: flags say the same as a file, and count more.
@@ -155,6 +156,38 @@ func TestInstallRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if _, err := optionsOf(t, tc.file, tc.flags...); err == nil || !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+			}
+		})
+	}
+}
+
+// TestInstallTellsStrays: a record of the first sync that another agent left, or keeps, is none of the agent's: a person
+// would take what is in it for approved or held.
+func TestInstallTellsStrays(t *testing.T) {
+	const usual = v1alpha1.AgentNamespace
+	agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "gitops", Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}}
+	for name, tc := range map[string]struct {
+		reason string
+		is     []client.Object
+		tells  bool
+		advice bool
+	}{
+		"New":     {"an agent was in the usual namespace before", []client.Object{firstsync.NewRecord(usual)}, true, true},
+		"Upgrade": {"it is where it is", []client.Object{firstsync.NewRecord(usual), firstsync.NewRecord("gitops"), agent}, true, false},
+		"Own":     {"it goes on with its record", []client.Object{firstsync.NewRecord("gitops")}, false, false},
+		"None":    {"there is none yet", nil, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, out := newCLI(t)
+			cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.is...).Build()
+			b := &bootstrap{install: install{cli: c}, namespace: "gitops"}
+			b.options.HostNetwork = new(true)
+			if err := b.look(t.Context(), cl); err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if strings.Contains(out.String(), "ConfigMap cascade-system/cascade-first-sync is the record of another agent than the one in namespace gitops") != tc.tells ||
+				strings.Contains(out.String(), "install the agent there, with -n cascade-system") != tc.advice {
+				t.Errorf("%s: it says %q", tc.reason, out)
 			}
 		})
 	}

@@ -12,9 +12,11 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -41,6 +43,27 @@ type Found struct {
 	Kustomization string
 	// Layer of the parent tier that pushed it, empty if none did.
 	Layer string
+	// Selector has the labels of the objects that it reconciles, empty for all; OwnNamespace: only those of its namespace.
+	Selector     string
+	OwnNamespace bool
+}
+
+// Serves reports whether the agent reconciles an object, by its labels and its namespace.
+func (f *Found) Serves(o client.Object) bool {
+	selector, err := labels.Parse(f.Selector)
+	return err == nil && selector.Matches(labels.Set(o.GetLabels())) && (!f.OwnNamespace || o.GetNamespace() == f.Namespace)
+}
+
+// told takes what the arguments of an agent say of the objects that it reconciles.
+func (f *Found) told(d *appsv1.Deployment) {
+	flags, all := pflag.NewFlagSet(v1alpha1.AgentName, pflag.ContinueOnError), true
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	flags.StringVar(&f.Selector, "watch-label-selector", "", "")
+	flags.BoolVar(&all, "watch-all-namespaces", true, "")
+	if containers := d.Spec.Template.Spec.Containers; len(containers) > 0 {
+		_ = flags.Parse(containers[0].Args) // an agent that cannot parse them does not start
+	}
+	f.OwnNamespace = !all
 }
 
 // Find looks for the agent of a cluster; nil if there is none.
@@ -76,6 +99,7 @@ func All(ctx context.Context, c client.Client) ([]Found, error) {
 		}
 		found := appliedBy(d)
 		found.Version, found.HostNetwork, found.Ready = d.Annotations[VersionAnnotation], d.Spec.Template.Spec.HostNetwork, d.Status.ReadyReplicas > 0
+		found.told(d)
 		agents = append(agents, *found)
 	}
 	return agents, nil
@@ -114,12 +138,12 @@ const heartbeatPoll = 2 * time.Second
 
 // appliedBy is where an object of an agent is, and who applies it.
 func appliedBy(o client.Object) *Found {
-	found, labels := &Found{Namespace: o.GetNamespace()}, o.GetLabels()
-	if name := labels[v1alpha1.LayerLabelGroup+"/name"]; name != "" {
-		found.Layer = labels[v1alpha1.LayerLabelGroup+"/namespace"] + "/" + name
+	found, on := &Found{Namespace: o.GetNamespace()}, o.GetLabels()
+	if name := on[v1alpha1.LayerLabelGroup+"/name"]; name != "" {
+		found.Layer = on[v1alpha1.LayerLabelGroup+"/namespace"] + "/" + name
 	}
-	if name := labels[kustomizev1.GroupVersion.Group+"/name"]; name != "" {
-		found.Kustomization = labels[kustomizev1.GroupVersion.Group+"/namespace"] + "/" + name
+	if name := on[kustomizev1.GroupVersion.Group+"/name"]; name != "" {
+		found.Kustomization = on[kustomizev1.GroupVersion.Group+"/namespace"] + "/" + name
 	}
 	return found
 }

@@ -402,9 +402,11 @@ func TestDisown(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	deployment := func(namespace, name string, labels map[string]string) *appsv1.Deployment {
+	deployment := func(namespace, name string, labels map[string]string, args ...string) *appsv1.Deployment {
 		labels["app.kubernetes.io/name"] = "cascade"
-		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels, Annotations: map[string]string{VersionAnnotation: "v1.2.3"}}}
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels, Annotations: map[string]string{VersionAnnotation: "v1.2.3"}}}
+		d.Spec.Template.Spec.Containers = []corev1.Container{{Args: append([]string{"agent", "--log-level", "debug"}, args...)}}
+		return d
 	}
 	seeded := map[string]string{"layer.cascade.dev/name": "base", "layer.cascade.dev/namespace": "fleet"}
 	for name, tc := range map[string]struct {
@@ -417,6 +419,8 @@ func TestFind(t *testing.T) {
 		"One":    {"the agent", []client.Object{deployment("n", "cascade", map[string]string{}), deployment("n", "other", map[string]string{})}, &Found{Namespace: "n", Version: "v1.2.3"}, ""},
 		"Seeded": {"a parent pushed it", []client.Object{deployment("n", "cascade", seeded)}, &Found{Namespace: "n", Version: "v1.2.3", Layer: "fleet/base"}, ""},
 		"Two":    {"nobody knows which", []client.Object{deployment("n", "cascade", map[string]string{}), deployment("m", "cascade", map[string]string{})}, nil, "in namespace m and n; if one of them is for nobody any more, look at what goes with it, cascade uninstall --dry-run -n"},
+		"Labels": {"tenants have another one", []client.Object{deployment("n", "cascade", map[string]string{}, "--shards=1", "--watch-label-selector", "team=a,stage!=b")}, &Found{Namespace: "n", Version: "v1.2.3", Selector: "team=a,stage!=b"}, ""},
+		"Own":    {"it reconciles its namespace alone", []client.Object{deployment("n", "cascade", map[string]string{}, "--watch-all-namespaces=false")}, &Found{Namespace: "n", Version: "v1.2.3", OwnNamespace: true}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.objects...).Build()
