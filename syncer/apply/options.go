@@ -152,8 +152,11 @@ type Result struct {
 	// Sync of the same rendering would do anything.
 	Remembered int
 	Complete   bool
-	// Inventory that is to be recorded from now on.
+	// Inventory that is to be recorded from now on. Recorded: it has all that is declared, as it was written
+	// ahead of the first write of an object. A call that ended before that, or withholds something, leaves it
+	// without what is new.
 	Inventory []inventory.Entry
+	Recorded  bool
 	// Plan of the prune, and the objects that were deleted.
 	Plan    inventory.Plan
 	Deleted []inventory.Entry

@@ -116,7 +116,7 @@ func (r *run) recordAhead(ctx context.Context) error {
 			return &RecordError{Err: err}
 		}
 	}
-	r.res.Inventory = ahead
+	r.res.Inventory, r.res.Recorded = ahead, !r.res.Creation.Withholding()
 	return nil
 }
 

@@ -215,14 +215,20 @@ func TestSyncSteps(t *testing.T) {
 		records string
 		left    string
 		done    int
-		fails   bool
+		// unrecorded: the inventory lacks what is declared.
+		unrecorded bool
+		fails      bool
 	}{
 		"New": {reason: "what is created is on record before", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
 			writes: "PATCH a", records: "a", left: "a", done: 1},
 		"Same": {reason: "nothing has to be recorded", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
 			owned: []inventory.Entry{inventory.Of(config("a"))}, writes: "PATCH a", left: "a", done: 1},
 		"Unrecorded": {reason: "nothing is created that nobody answers for", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a")}}},
-			record: refused, records: "a", fails: true},
+			record: refused, records: "a", unrecorded: true, fails: true},
+		"Untold": {reason: "nobody knows whether a Cluster exists: nothing is applied, and nothing of it is on record (read 901)", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a"), anObject("Cluster", "c", nil)}}},
+			owned: []inventory.Entry{inventory.Of(config("old"))}, refuse: "GET c", left: "old", options: Options{FirstSync: &inventory.FirstSync{}, Prune: true}, unrecorded: true, fails: true},
+		"Withheld": {reason: "a Cluster may run elsewhere: it is not on record either (read 901)", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a"), anObject("Cluster", "c", nil)}}},
+			options: Options{FirstSync: &inventory.FirstSync{}, Prune: true}, writes: "PATCH a", records: "a", left: "a", done: 1, unrecorded: true},
 		"Fails": {reason: "both inventories stay until all is applied", phases: []Phase{{Objects: []*unstructured.Unstructured{config("a"), config("b")}}},
 			owned: []inventory.Entry{inventory.Of(config("old"))}, refuse: "PATCH b", writes: "PATCH a PATCH b", records: "a b old", left: "a b old", options: Options{Prune: true}, fails: true},
 		"Phases": {reason: "a phase that fails ends the others", phases: []Phase{{Name: "first", Objects: []*unstructured.Unstructured{config("a")}}, {Objects: []*unstructured.Unstructured{config("b")}}},
@@ -274,6 +280,9 @@ func TestSyncSteps(t *testing.T) {
 			}
 			if got := strings.Join(s.requests, " "); got != tc.writes {
 				t.Errorf("%s: sent %q, want %q", tc.reason, got, tc.writes)
+			}
+			if res.Recorded == tc.unrecorded {
+				t.Errorf("%s: all that is declared is on record: %t", tc.reason, res.Recorded)
 			}
 			if (told == 1) != strings.Contains(tc.writes, "DELETE") {
 				t.Errorf("%s: that something is deleted is told %d times ahead", tc.reason, told)

@@ -55,15 +55,15 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	// What goes with a Cluster is looked at again: nothing tells when that is gone.
 	final := err == nil && sync.Complete && !run.composed.waits() && !run.composed.looksAgain() && !sync.Creation.Blocked() && !sync.Creation.Withholding() && !sync.Plan.Blocked() && !sync.Pending &&
 		len(sync.Plan.OfCluster) == 0 && len(sync.Drifted) == 0 && run.memo.Watches()
-	var unrecorded *apply.RecordError
-	run.known.synced(run, !errors.As(err, &unrecorded), final, r.sweepAt(run.start))
+	run.known.synced(run, sync.Recorded, final, r.sweepAt(run.start))
 	r.tell(run, sync)
 	complete := err == nil && !sync.Creation.Blocked()
 	if complete {
 		run.known.completes(run)
 	}
 	r.noteComposition(run, complete)
-	if unrecorded != nil && apierrors.IsConflict(unrecorded) {
+	var unrecorded *apply.RecordError
+	if errors.As(err, &unrecorded) && apierrors.IsConflict(unrecorded) {
 		// The spec was changed while it was reconciled, which is no failure: the change
 		// wakes the next reconcile.
 		return again(time.Second)

@@ -183,17 +183,18 @@ func (p *progress) sameFiles(snapshot *source.Snapshot) bool {
 
 // covers reports whether the last rendering is of the generation of an object, of what
 // Rollouts say and of the same files as a snapshot, and all of it is in the inventory that the object was read
-// with. That one may be older than what this process wrote. rendered is false if this
-// process has not rendered anything that it recorded.
+// with. That one may be older than what this process wrote, and one that a rendering did not get into lacks what is
+// new, whatever the status says of the revision: variables may have changed. rendered is false if this process has
+// not rendered anything.
 func (p *progress) covers(obj *kustomizev1.Kustomization, snapshot *source.Snapshot, governed *governed) (covers, rendered bool) {
 	p.mu.Lock()
 	last := p.rendered
 	known := last != nil && last.newest == snapshot && last.read == obj.ResourceVersion
 	p.mu.Unlock()
 	switch {
-	case last == nil || !last.recorded:
+	case last == nil:
 		return false, false
-	case last.generation != obj.Generation, last.governed != governed.version():
+	case !last.recorded, last.generation != obj.Generation, last.governed != governed.version():
 		return false, true
 	case known:
 		return true, true

@@ -772,6 +772,49 @@ func TestDeclaresAhead(t *testing.T) {
 	}
 }
 
+// TestDeclaresUnrecorded: a Kustomization is settled once its inventory has all that was rendered. One of which the
+// inventory could not be written, as it was not known whether a Cluster exists, has nothing on record of what a commit
+// moves to it, and whoever had that before would delete it.
+func TestDeclaresUnrecorded(t *testing.T) {
+	old := entriesOf("a")
+	all := append(slices.Clone(old), inventory.Entry{Namespace: "apps", Name: "common", Kind: "ConfigMap", Version: "v1"})
+	untold := errors.New("cannot tell whether Cluster apps/a exists")
+	for name, tc := range map[string]struct {
+		reason  string
+		applied string // the revision of the status
+		result  apply.Result
+		err     error
+		settled bool
+	}{
+		"Untold":    {"it ended before anything was recorded", "main@sha1:0", apply.Result{Inventory: old}, untold, false},
+		"Variables": {"the same of a revision that was applied with other variables", revision, apply.Result{Inventory: old}, untold, false},
+		"Withheld":  {"some of it waits for a person", "main@sha1:0", apply.Result{Inventory: old}, nil, false},
+		"Refused":   {"it ended after that", "main@sha1:0", apply.Result{Inventory: all, Recorded: true}, errors.New("denied"), true},
+		"Applied":   {"all of it is in place", revision, apply.Result{Inventory: all, Recorded: true}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := (&tier{t: t}).take(func(k *kustomizev1.Kustomization) {
+				k.UID, k.ResourceVersion = "1", "1"
+				k.Status.Inventory = refs(old)
+				k.Status.ObservedGeneration, k.Status.LastAppliedRevision = 1, tc.applied
+			})
+			if end := s.composes(t, fleetOf(t, revision, "a=v1.35.0")); end != nil {
+				t.Fatalf("%s: it ended as %+v with %s", tc.reason, end, s.says())
+			}
+			s.run.cluster = s.Targets.Local
+			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
+				tc.result.Changes, tc.result.Complete = ssa.NewChangeSet(), true
+				return tc.result, tc.err
+			}
+			s.Reconciler.apply(t.Context(), s.run)
+			d := s.Reconciler.Declares(t.Context(), s.Obj, &source.View{}, false)
+			if d.Settled != tc.settled || d.Unknown != nil || !d.Settled && !slices.Contains(d.Entries, all[len(all)-1]) {
+				t.Errorf("%s: it is settled: %t, declares %v, unknown: %v", tc.reason, d.Settled, d.Entries, d.Unknown)
+			}
+		})
+	}
+}
+
 // declarers say what Kustomizations declare, by name.
 type declarers map[string]claim.Declaration
 
