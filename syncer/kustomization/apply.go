@@ -80,6 +80,7 @@ func (r *Reconciler) apply(ctx context.Context, run *run) *end {
 	run.known.stageOver()
 	switch {
 	case errors.As(err, &pruneErr):
+		r.settleFailed(run, sync.Plan)
 		return r.failed(ctx, run, meta.PruneFailedReason, err)
 	case err != nil:
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)

@@ -123,7 +123,7 @@ const reasonPruneApproved = "PruneApproved"
 // blocked records deletes that are held. Everything else has been done.
 func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	obj := run.Obj
-	r.pruneHeld(run, sync.Plan.Hold(), errors.New(sync.Plan.Message(fmt.Sprintf("%s -n %s", obj.Name, obj.Namespace))))
+	r.pruneHeld(run, sync.Plan.Hold(), errors.New(blockedMessage(run, sync.Plan)))
 	next := r.Jitter(obj.Spec.Interval.Duration)
 	if sync.HandOver != nil {
 		next = min(next, r.handOverPause(sync.HandOver))
@@ -162,6 +162,24 @@ func (r *Reconciler) settle(run *run, made inventory.Plan) {
 	if approved := run.Obj.Annotations[v1alpha1.ApprovePruneAnnotation]; approved != made.Hash && made.Settles() {
 		run.lapsed = approved
 	}
+}
+
+// settleFailed takes in what a plan decided of which a step failed. What a person approved is decided, whatever becomes
+// of the deletes: else its rest, which nothing holds, would wait for another approval. What a plan holds beside a failure
+// is to be told by the hash that it has now, as no other one can be approved.
+func (r *Reconciler) settleFailed(run *run, made inventory.Plan) {
+	switch {
+	case made.Held:
+		run.held.Prune = made.Hold()
+		status.SetCondition(run.Obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", blockedMessage(run, made))
+	case made.Settles():
+		r.settle(run, made)
+	}
+}
+
+// blockedMessage says what a plan holds, and what a person can do about it.
+func blockedMessage(run *run, made inventory.Plan) string {
+	return made.Message(fmt.Sprintf("%s -n %s", run.Obj.Name, run.Obj.Namespace))
 }
 
 // endApproval takes off an approval of a plan that is no more. The next accident may lose just the

@@ -196,6 +196,7 @@ func (r *Reconciler) pruneAt(ctx context.Context, run *run, ref target.Ref, o ap
 	res, err := r.applierOf(&old).Remove(ctx, owned, o)
 	run.keeps(res, err)
 	if err != nil {
+		r.settleFailed(run, res.Plan)
 		return apply.Result{}, err
 	}
 	return res, nil

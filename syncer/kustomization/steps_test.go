@@ -1474,20 +1474,31 @@ func TestUndecidedStep(t *testing.T) {
 
 // TestHoldStays: a plan that deletes nothing for the moment decides nothing about what was held.
 func TestHoldStays(t *testing.T) {
-	b := entry("b")
-	const hash = "0123456789abcdef"
+	b, denied := entry("b"), &apply.PruneError{Err: errors.New("denied")}
+	const hash, other = "0123456789abcdef", "fedcba9876543210"
 	for name, tc := range map[string]struct {
 		reason string
 		obj    func(*kustomizev1.Kustomization)
 		plan   inventory.Plan
 		want   bool
+		err    error
+		// hash is what can be approved from then on.
+		hash string
 	}{
-		"Superseded": {"a newer revision declares one of the objects again, and not the others", nil, inventory.Plan{Superseded: true, Keep: []inventory.Entry{b}}, true},
-		"HandOver":   {"another owner cannot be built, and may declare them", nil, inventory.Plan{Hash: hash, HandOver: []inventory.Entry{b}, NewOwner: "Kustomization/x/y", Unsure: true, Keep: []inventory.Entry{b}}, true},
-		"Taken":      {"another owner has them", nil, inventory.Plan{Hash: hash, Claimed: []inventory.Entry{b}, Keep: []inventory.Entry{b}}, false},
-		"Approved":   {"a person decided", nil, inventory.Plan{Hash: hash, Deletes: []inventory.Delete{{Entry: b}}}, false},
-		"Restored":   {"Git declares them again", nil, inventory.Plan{Hash: hash}, false},
-		"NoPrune":    {"they are left", func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }, inventory.Plan{}, false},
+		"Superseded": {"a newer revision declares one of the objects again, and not the others", nil, inventory.Plan{Superseded: true, Keep: []inventory.Entry{b}}, true, nil, hash},
+		"HandOver":   {"another owner cannot be built, and may declare them", nil, inventory.Plan{Hash: hash, HandOver: []inventory.Entry{b}, NewOwner: "Kustomization/x/y", Unsure: true, Keep: []inventory.Entry{b}}, true, nil, hash},
+		"Taken":      {"another owner has them", nil, inventory.Plan{Hash: hash, Claimed: []inventory.Entry{b}, Keep: []inventory.Entry{b}}, false, nil, ""},
+		"Approved":   {"a person decided", nil, inventory.Plan{Hash: hash, Deletes: []inventory.Delete{{Entry: b}}}, false, nil, ""},
+		"Restored":   {"Git declares them again", nil, inventory.Plan{Hash: hash}, false, nil, ""},
+		"NoPrune":    {"they are left", func(k *kustomizev1.Kustomization) { k.Spec.Prune = false }, inventory.Plan{}, false, nil, ""},
+		"ApprovedFails": {"a person decided, and one of the deletes failed (read 902)", nil,
+			inventory.Plan{Hash: hash, Unasked: true, Deletes: []inventory.Delete{{Entry: b}}}, false, denied, ""},
+		"ApprovedUnread": {"a person decided, and another object cannot be read (read 902)", nil,
+			inventory.Plan{Hash: hash, Unasked: true, Deletes: []inventory.Delete{{Entry: b}}, Unknown: []inventory.Entry{entry("c")}}, false, denied, ""},
+		"Unread": {"they may be deleted later", nil, inventory.Plan{Hash: other, Unknown: []inventory.Entry{b}}, true, denied, hash},
+		"NoPlan": {"nobody asked", nil, inventory.Plan{}, true, denied, hash},
+		"HeldNow": {"others are held, and something fails: these can be approved (read 902)", nil,
+			inventory.Plan{Hash: other, Held: true, Guard: "too much", Deletes: []inventory.Delete{{Entry: b}}, Unknown: []inventory.Entry{entry("c")}}, true, denied, other},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
@@ -1500,11 +1511,25 @@ func TestHoldStays(t *testing.T) {
 			}))
 			s.run.rendering, s.run.cluster = &render.Rendering{}, s.Targets.Local
 			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
-				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: tc.plan}, nil
+				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: tc.plan}, tc.err
 			}
 			s.Reconciler.apply(t.Context(), s.run)
 			if got := s.run.undecided(); got != tc.want {
 				t.Errorf("%s: undecided: %t", tc.reason, got)
+			}
+			if err := s.WriteHeld(t.Context(), s.run.held); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			if held, _ := v1alpha1.HeldOf(s.Obj); held.Prune != nil {
+				got = held.Prune.Hash
+			}
+			if got != tc.hash {
+				t.Errorf("%s: on record is plan %q, want %q", tc.reason, got, tc.hash)
+			}
+			blocked := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+			if got == other && !strings.Contains(blocked.Message, other) {
+				t.Errorf("%s: it says %s", tc.reason, blocked.Message)
 			}
 		})
 	}
