@@ -26,7 +26,8 @@ func isSync(e inventory.Entry) bool {
 
 // carries counts what goes with a Kustomization or HelmRelease, and with those
 // that it declares, and names what of that is protected. An object that another
-// owner answers for stays, as it does when a Kustomization was only renamed.
+// owner answers for stays, as it does when a Kustomization was only renamed, or
+// when the one that asks declares by itself what it left to it before.
 func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructured.Unstructured, k *lookups) (holds []string, objects int, err error) {
 	seen := map[string]bool{e.ID(): true}
 	for queue := []*unstructured.Unstructured{u}; len(queue) > 0; queue = queue[1:] {
@@ -47,6 +48,9 @@ func (a *Applier) carries(ctx context.Context, e inventory.Entry, u *unstructure
 			entries = scopes.ofAll(entries)
 		}
 		for _, c := range entries {
+			if !elsewhere && k.rendered[c.ID()] {
+				continue
+			}
 			if k.claimed != nil && !elsewhere {
 				if by, err := k.claimed(ctx, c, inventory.Of(at)); err != nil {
 					return nil, 0, err

@@ -43,6 +43,12 @@ func (c *Cluster) MayDelete() error {
 // API of which the rendering has components.
 func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, provided map[string]bool, res *Result) error {
 	known := &lookups{owned: facts.Owned, claimed: o.Claimed, tier: o.Claimed != nil && !facts.LowerTier}
+	if known.tier {
+		known.rendered = make(map[string]bool, len(facts.Rendered))
+		for _, e := range facts.Rendered {
+			known.rendered[e.ID()] = true
+		}
+	}
 	facts.Now = a.now()
 	looked := slices.Concat(inventory.Candidates(facts.Owned, facts.Rendered), inventory.Beside(facts.Owned, facts.Rendered))
 	facts.Live = a.read(ctx, looked, facts.Owned, known)

@@ -455,6 +455,59 @@ func TestPruneLastApproved(t *testing.T) {
 	}
 }
 
+// TestPruneTakenOver: what an owner declares by itself does not go with the child that had it before (read 903).
+func TestPruneTakenOver(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		kind   string
+		spec   map[string]any
+		more   bool // the child has an object that nobody declares any more
+		held   string
+	}{
+		"Kustomization": {"its directory is listed by the one above", "Kustomization", map[string]any{"prune": true}, false, ""},
+		"HelmRelease":   {"its objects are plain manifests by now", "HelmRelease", nil, false, ""},
+		"More":          {"the rest goes with it", "Kustomization", map[string]any{"prune": true}, true, "rest"},
+		"Elsewhere": {"those of another cluster have nothing but the names in common", "Kustomization",
+			map[string]any{"prune": true, "kubeConfig": map[string]any{}}, false, "c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			child, rest := anObject(tc.kind, "child", &apps), inventory.Of(anObject("PersistentVolumeClaim", "rest", nil))
+			rendered := []inventory.Entry{inventory.Of(anObject("Cluster", "c", nil))}
+			for i := range 30 {
+				rendered = append(rendered, inventory.Of(anObject("ConfigMap", fmt.Sprint("c", i), nil)))
+			}
+			var refs []any
+			for _, e := range rendered {
+				refs = append(refs, map[string]any{"id": e.ID(), "v": e.Version})
+			}
+			if tc.more {
+				refs = append(refs, map[string]any{"id": rest.ID(), "v": rest.Version})
+			}
+			s.put(child, func(u *unstructured.Unstructured) {
+				if tc.spec != nil {
+					u.Object["spec"] = tc.spec
+				}
+				u.Object["status"] = map[string]any{"inventory": map[string]any{"entries": refs}}
+			})
+			nobody := func(context.Context, inventory.Entry, inventory.Entry) (Claim, error) { return Claim{}, nil }
+			res := Result{Changes: ssa.NewChangeSet()}
+			facts := inventory.Facts{Owned: append([]inventory.Entry{inventory.Of(child)}, rendered...), Rendered: rendered}
+			if err := a.prune(t.Context(), facts, Options{Claimed: nobody}, nil, &res); err != nil {
+				t.Fatal(err)
+			}
+			deleted := ""
+			if tc.held == "" {
+				deleted = "child"
+			}
+			if namesOf(res.Deleted) != deleted || (len(res.Plan.Protected) > 0) != (tc.held != "") {
+				t.Errorf("%s: deleted %q: %s", tc.reason, namesOf(res.Deleted), res.Plan.Message("apps"))
+			}
+		})
+	}
+}
+
 // TestDeleteMeanwhile: a delete is of the object that the plan saw.
 func TestDeleteMeanwhile(t *testing.T) {
 	for name, tc := range map[string]struct {
