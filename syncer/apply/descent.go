@@ -73,6 +73,8 @@ type lookups struct {
 	// rendered are the ids of what the owner declares, which is applied by now, where a Kustomization or HelmRelease
 	// without a kubeconfig applies to as well: these leave what another owner answers for, as that one does.
 	rendered map[string]bool
+	// asked: a person deleted the owner.
+	asked bool
 	// above are the owners that were read. home is what was read of the tier that applies
 	// from elsewhere; nil before it is asked.
 	above map[inventory.Entry]above

@@ -87,6 +87,15 @@ func (a *Applier) examine(ctx context.Context, e inventory.Entry, owned []invent
 	if err != nil {
 		return unknown(err), nil
 	}
+	if live.Owned && live.Deleting && k.asked && k.claimed != nil && isSync(e) {
+		// An owner that is declared again is not to wait for what goes of its own: it comes back once it is
+		// gone, and so do all its objects.
+		claim, err := k.claimed(ctx, e, inventory.Entry{})
+		if err != nil {
+			return unknown(err), nil
+		}
+		live.Again = claim.Kind == Again
+	}
 	if !live.Owned || live.Deleting {
 		if live.Owned && live.Lingers(a.now()) && isSync(e) {
 			if live.Holds, live.Carries, err = a.carries(ctx, e, u, k); err != nil {

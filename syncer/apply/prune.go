@@ -42,7 +42,7 @@ func (c *Cluster) MayDelete() error {
 // prune makes a plan and carries it out. provided are the providers of Cluster
 // API of which the rendering has components.
 func (a *Applier) prune(ctx context.Context, facts inventory.Facts, o Options, provided map[string]bool, res *Result) error {
-	known := &lookups{owned: facts.Owned, claimed: o.Claimed, tier: o.Claimed != nil && !facts.LowerTier}
+	known := &lookups{owned: facts.Owned, claimed: o.Claimed, tier: o.Claimed != nil && !facts.LowerTier, asked: facts.Asked}
 	if known.tier {
 		known.rendered = make(map[string]bool, len(facts.Rendered))
 		for _, e := range facts.Rendered {

@@ -379,13 +379,15 @@ func TestPruneLast(t *testing.T) {
 		reason string
 		has    string // what the child applied
 		gone   bool
+		again  bool
 		after  time.Duration
 		left   string
 	}{
-		"Gone":    {"nobody needs them any more", "ConfigMap", true, time.Minute, ""},
-		"Going":   {"it still does", "ConfigMap", false, inventory.LastBound - time.Minute, "child keys"},
-		"Late":    {"it does not get done", "ConfigMap", false, inventory.LastBound, "child"},
-		"Cluster": {"its Cluster waits for its turn, or for a person (read 874)", "Cluster", false, 2 * inventory.LastBound, "child keys"},
+		"Gone":    {"nobody needs them any more", "ConfigMap", true, false, time.Minute, ""},
+		"Going":   {"it still does", "ConfigMap", false, false, inventory.LastBound - time.Minute, "child keys"},
+		"Late":    {"it does not get done", "ConfigMap", false, false, inventory.LastBound, "child"},
+		"Cluster": {"its Cluster waits for its turn, or for a person (read 874)", "Cluster", false, false, 2 * inventory.LastBound, "child keys"},
+		"Again":   {"the owner is declared again, with both: it comes back once it is gone (read 904)", "ConfigMap", false, true, time.Minute, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
@@ -410,8 +412,15 @@ func TestPruneLast(t *testing.T) {
 				delete(s.objects, s.path(child.GroupVersionKind(), "x", "child"))
 				s.mu.Unlock()
 			}
-			if res, err = a.Remove(t.Context(), res.Inventory, Options{}); err != nil || namesOf(res.Inventory) != tc.left || res.Pending == tc.gone {
-				t.Errorf("%s: left %q, pending %t: %v", tc.reason, namesOf(res.Inventory), res.Pending, err)
+			o := Options{Claimed: func(context.Context, inventory.Entry, inventory.Entry) (Claim, error) {
+				if tc.again {
+					return Claim{Owner: "Kustomization/flux-system/apps", Kind: Again}, nil
+				}
+				return Claim{}, nil
+			}}
+			done := tc.gone || tc.again
+			if res, err = a.Remove(t.Context(), res.Inventory, o); err != nil || namesOf(res.Inventory) != tc.left || res.Pending == done || tc.again && len(res.Plan.Going) > 0 {
+				t.Errorf("%s: left %q, pending %t, going %q: %v", tc.reason, namesOf(res.Inventory), res.Pending, namesOf(res.Plan.Going), err)
 			}
 		})
 	}
