@@ -1501,14 +1501,15 @@ func TestHoldStays(t *testing.T) {
 			inventory.Plan{Hash: other, Held: true, Guard: "too much", Deletes: []inventory.Delete{{Entry: b}}, Unknown: []inventory.Entry{entry("c")}}, true, denied, other},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+			obj := shop(func(k *kustomizev1.Kustomization) {
 				k.Spec.Prune = true
 				k.Status.Conditions = []metav1.Condition{{Type: v1alpha1.PruneBlockedCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPruneBlocked}}
 				v1alpha1.SetHeld(k, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Hash: hash, Deletes: 1}})
 				if tc.obj != nil {
 					tc.obj(k)
 				}
-			}))
+			})
+			s := take(t, obj.DeepCopy())
 			s.run.rendering, s.run.cluster = &render.Rendering{}, s.Targets.Local
 			s.cluster.sync = func(context.Context, apply.Options) (apply.Result, error) {
 				return apply.Result{Changes: ssa.NewChangeSet(), Complete: true, Plan: tc.plan}, tc.err
@@ -1530,6 +1531,14 @@ func TestHoldStays(t *testing.T) {
 			blocked := apimeta.FindStatusCondition(s.Obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
 			if got == other && !strings.Contains(blocked.Message, other) {
 				t.Errorf("%s: it says %s", tc.reason, blocked.Message)
+			}
+			if tc.err == nil {
+				return
+			}
+			s = take(t, obj)
+			s.cluster.remove = func(apply.Options) (apply.Result, error) { return apply.Result{Plan: tc.plan}, tc.err }
+			if _, err := s.pruneAt(t.Context(), s.run, target.Ref{}, apply.Options{}); !errors.Is(err, tc.err) || s.run.undecided() != tc.want {
+				t.Errorf("%s: in a removal: undecided: %t, %v", tc.reason, s.run.undecided(), err)
 			}
 		})
 	}
