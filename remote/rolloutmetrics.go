@@ -61,8 +61,8 @@ func (m *RolloutMetrics) record(o *v1alpha1.Rollout) {
 	}
 	phase := run.Phase
 	ready := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ReadyCondition)
-	if rollout.IsBack(&o.Status) || isOvertaken(o) && ready != nil && ready.Reason == v1alpha1.ReasonNoChildren {
-		phase = v1alpha1.RolloutCompleted // no other run follows, and what was taken back concerns nobody any more
+	if rollout.IsBack(&o.Status) || ready != nil && ready.Reason == v1alpha1.ReasonNoChildren {
+		phase = v1alpha1.RolloutCompleted // no other run follows, and what was taken back, or has begun, concerns nobody any more
 	}
 	m.phase.WithLabelValues(of(string(phase))...).Set(1)
 	m.since.WithLabelValues(of()...).Set(seconds(run.Since.Time))

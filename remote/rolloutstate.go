@@ -69,11 +69,10 @@ func sayRollout(o *v1alpha1.Rollout, hold rollout.Hold) {
 	mark(o, fluxmeta.StalledCondition, stalled)
 }
 
-// isOvertaken reports whether the newest revision is another one than that of a run that was taken back or aborted.
+// isOvertaken reports whether the newest revision is another one than that of a run that ended.
 func isOvertaken(o *v1alpha1.Rollout) bool {
 	run, newest := o.Status.Run, o.Status.Candidate
-	ended := run != nil && (run.Phase == v1alpha1.RolloutReverted || run.Phase == v1alpha1.RolloutAborted)
-	return ended && newest != nil && *newest != run.RolloutRevision
+	return run != nil && !rollout.Active(run) && newest != nil && *newest != run.RolloutRevision
 }
 
 // sayExchange sets the conditions of what travels between environments. is is nil while

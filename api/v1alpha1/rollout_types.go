@@ -522,7 +522,8 @@ type RolloutApproval struct {
 
 // RolloutCounts counts clusters. Each is counted once besides in Total.
 type RolloutCounts struct {
-	// Total is how many there are. One that another tier manages is left out unless it failed.
+	// Total is how many there are. One that another tier manages, or into which no layer brings what is moved, is left out
+	// unless it failed.
 	// +kubebuilder:default=0
 	// +optional
 	Total int32 `json:"total"`

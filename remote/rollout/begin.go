@@ -320,10 +320,11 @@ func sum(into *v1alpha1.RolloutCounts, c v1alpha1.RolloutCounts) {
 	into.Deferred += c.Deferred
 }
 
-// tell counts one cluster, and names it if it is not as it should be. One that another tier manages
-// counts if it failed, which may have brought the run to a halt: nobody waits for it otherwise.
+// tell counts one cluster, and names it if it is not as it should be. One that another tier manages, or into which no layer
+// brings what is moved, counts if it failed, which may have brought the run to a halt: nobody waits for it otherwise, but
+// for one that has what is taken back.
 func (d *decision) tell(m *member, goal *v1alpha1.RolloutRevision, counts *v1alpha1.RolloutCounts) {
-	if m.Elsewhere && (goal == nil || !d.failed(m, *goal)) {
+	if (m.Elsewhere || m.Idle && !d.goesBack(m)) && (goal == nil || !d.failed(m, *goal)) {
 		return
 	}
 	counts.Total++

@@ -33,6 +33,9 @@ func TestIdle(t *testing.T) {
 			s.decide()
 			s.phase(v1alpha1.RolloutCompleted)
 			s.result("rest1", v1alpha1.ResultDeferred)
+			if got := s.status.Clusters; got != (v1alpha1.RolloutCounts{Total: 1, Updated: 1}) {
+				s.t.Fatalf("counted are %+v", got)
+			}
 		}},
 		{name: "it failed already", reason: "an agent of before did not know why it is not ready", waves: []v1alpha1.RolloutWave{wave("canary", 1, 1), wave("rest", 2, 0)}, clusters: []string{"canary1", "canary2", "rest1"}, tell: func(s *story) {
 			s.commit(second)
@@ -82,6 +85,32 @@ func TestIdle(t *testing.T) {
 			s.takes(true, "canary1")
 			s.decide()
 			s.at(second, "canary1", "rest1")
+		}},
+		{name: "none is on its way", reason: "a tier above does not wait for what begins with the first of them, at rest or in the middle of a run", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.commit(second)
+			s.pending(false)
+			idles(s, true, "canary1", "rest1")
+			s.decide()
+			s.phase(v1alpha1.RolloutCompleted)
+			s.pending(false)
+			idles(s, false, "canary1", "rest1")
+			s.decide()
+			s.pending(true)
+			idles(s, true, "canary1", "rest1")
+			for range 3 {
+				s.decide()
+				s.phase(v1alpha1.RolloutProgressing)
+				s.pending(false)
+				s.after(time.Hour)
+			}
+			s.forget()
+			idles(s, true, "canary1", "rest1")
+			s.spec.Suspend = true
+			s.decide()
+			s.pending(false)
+			idles(s, false, "rest1")
+			s.decide()
+			s.pending(true)
 		}},
 		{name: "not known before", reason: "a Rollout may be there before a layer brings what it moves: later waves get nothing that nobody ran", waves: waves, clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.forget()

@@ -253,8 +253,8 @@ func sourceIsBack(status *v1alpha1.RolloutStatus) bool {
 	return ended && good != nil && newest != nil && *newest == good.RolloutRevision && run.RolloutRevision != *newest
 }
 
-// Pending reports whether a Rollout is on its way, or is about to be. One that was looked at
-// and has no cluster of this tier in any wave is not: nobody waits for what comes with the first of them.
+// Pending reports whether a Rollout is on its way, or is about to be. One that was looked at and has no cluster of this tier in
+// any wave, or none into which a layer brings what is moved, is not: nobody waits for what comes with the first of them.
 func Pending(o *v1alpha1.Rollout) bool {
 	if len(o.Status.Waves) > 0 && o.Status.Clusters.Total == 0 {
 		return false
