@@ -260,8 +260,8 @@ func (m *member) measure(to goal) (below, underway int32) {
 	case m.has(to.RolloutRevision) && p.Run == to.run:
 		return p.Below, p.Underway // what is ill by now may come of what it begins with again
 	case p.Blameless, m.Idle: // nobody knows that, or it ran nothing of it
-	case unproven(p), m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded):
-		// Or of what it was given before, which this mends, or takes the place of.
+	case unproven(p), m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultUnreachable), m.is(v1alpha1.ResultDeferred) && p.Reason != v1alpha1.ReasonRollingOut:
+		// Or of what it was given before, which this mends, or takes the place of. One that only rolls may be ready at that.
 		return min(m.Below, p.Below), min(m.Underway, p.Underway)
 	}
 	return m.Below, m.Underway

@@ -290,7 +290,7 @@ func (m *member) set(to v1alpha1.ChildRollout) {
 // pause, another tier or a lost link say nothing of what it has.
 func (m *member) result(now time.Time, result v1alpha1.RolloutResult, reason string) {
 	to := *m.pin
-	missed := result == v1alpha1.ResultUnreachable && m.is(v1alpha1.ResultDegraded)
+	missed := m.is(v1alpha1.ResultDegraded) && (result == v1alpha1.ResultUnreachable || inHand(reason)) // its deadline is over
 	to.Unproven = result != v1alpha1.ResultSucceeded && (missed || unproven(m.pin) || m.changing())
 	to.Result, to.Reason, to.Since = result, reason, metav1.NewTime(now)
 	m.set(to)

@@ -110,12 +110,44 @@ func TestTierIllBefore(t *testing.T) {
 				s.t.Fatalf("rest1 has %+v", pin)
 			}
 		}},
+		{name: "it rolls when a commit comes", reason: "it was ready at what it has all the time, whatever became ill below it since", waves: canaryAndRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			tier := s.cluster("canary1")
+			tier.Rolling, tier.Below = v1alpha1.ReasonRollingOut, 2
+			s.commit(second)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDeferred)
+			tier.Rolling = ""
+			s.decide()
+			s.at(second, "canary1")
+			if tier.Pin.Below != 2 {
+				s.t.Fatalf("canary1 has %+v", tier.Pin)
+			}
+		}},
 	})
 }
 
 // TestTierBeginsAgain: what a revision made ill below a tier is no measure for that when the tier begins with it again, nor for
 // what the tier is given before it was ready at that.
 func TestTierBeginsAgain(t *testing.T) {
+	waves := canaryAndRest()
+	waves[0].Soak = &metav1.Duration{Duration: 30 * time.Minute}
+	// soaks has the tier be ready at it first.
+	soaks := func(s *story, tier *rollout.Cluster) {
+		tier.Below, tier.Ready = 1, true
+		s.decide()
+		s.result("canary1", v1alpha1.ResultSucceeded)
+	}
+	// putOff has it be ill in the soak, and left alone until its deadline.
+	putOff := func(s *story, tier *rollout.Cluster, why string) {
+		soaks(s, tier)
+		tier.Below, tier.Ready = 5, false
+		s.decide()
+		s.result("canary1", v1alpha1.ResultDegraded)
+		tier.Rolling = why
+		s.after(10 * time.Minute)
+		s.decide()
+		s.result("canary1", v1alpha1.ResultDeferred)
+	}
 	for name, tc := range map[string]struct {
 		reason string
 		result v1alpha1.RolloutResult
@@ -172,6 +204,43 @@ func TestTierBeginsAgain(t *testing.T) {
 			s.at(second, "canary1")
 			tier.Rolling = ""
 		}},
+		"DegradedPausedReverted": {"it was ready first, and a person paused it to look", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			putOff(s, tier, v1alpha1.ReasonPaused)
+			s.facts.Requests.Revert = second
+			s.decide()
+			tier.Rolling = ""
+			s.decide()
+			s.at(first, "canary1", "rest1")
+		}},
+		"DegradedSuspendedPreempted": {"it was ready first, and a person suspended it until the next commit", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			putOff(s, tier, v1alpha1.ReasonSuspended)
+			s.spec.Preempt = true
+			s.commit(third)
+			s.decide()
+			tier.Rolling = ""
+			s.decide()
+			s.at(third, "canary1")
+		}},
+		"DegradedPausedMended": {"the one before mends it", v1alpha1.ResultSucceeded, func(s *story, tier *rollout.Cluster) {
+			putOff(s, tier, v1alpha1.ReasonPaused)
+			s.facts.Requests.Revert = second
+			s.decide()
+			tier.Rolling = ""
+			s.decide()
+			tier.Below = 1
+		}},
+		"AwayReverted": {"it was ready first, and cut off before anybody saw what was ill", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			soaks(s, tier)
+			tier.Unreachable = s.now
+			s.after(2 * time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultUnreachable)
+			s.facts.Requests.Revert = second
+			s.decide()
+			tier.Unreachable, tier.Below, tier.Ready = time.Time{}, 5, false
+			s.decide()
+			s.at(first, "canary1", "rest1")
+		}},
 		"MendedByTheNext": {"what was ill is well again", v1alpha1.ResultSucceeded, func(s *story, tier *rollout.Cluster) {
 			s.after(time.Hour)
 			s.decide()
@@ -186,7 +255,7 @@ func TestTierBeginsAgain(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := begin(t, canaryAndRest(), "canary1", "rest1")
+			s := begin(t, waves, "canary1", "rest1")
 			tier := s.cluster("canary1")
 			tier.Below = 1
 			s.commit(second)
