@@ -28,7 +28,7 @@ func NewRolloutMetrics(registry prometheus.Registerer) *RolloutMetrics {
 	}
 	m := &RolloutMetrics{
 		clusters:  gauge("cascade_rollout_clusters", "Clusters of the Rollout by their state towards the revision that it brings.", "state"),
-		phase:     gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.", "phase"),
+		phase:     gauge("cascade_rollout_phase", "1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision, and while there is no cluster to bring a revision to.", "phase"),
 		since:     gauge("cascade_rollout_phase_timestamp_seconds", "Unix time at which the run came into its phase."),
 		approved:  gauge("cascade_rollout_approval_timestamp_seconds", "Unix time of the last approval of a wave of the run; 0 without one."),
 		condition: gauge("cascade_rollout_condition", "0 for each condition of the Rollout that is False, of Ready, Upstream, Published and ApprovalTags; absent otherwise, while it is suspended, and for Ready where the phase of the run is the reason.", "condition"),

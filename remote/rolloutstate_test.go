@@ -121,7 +121,7 @@ func TestSayBack(t *testing.T) {
 			t.Errorf("the newest is %s, and it says %s: %s", tt.newest.Revision, c.Reason, c.Message)
 		}
 		metrics.record(o)
-		want := `# HELP cascade_rollout_phase 1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.
+		want := `# HELP cascade_rollout_phase 1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision, and while there is no cluster to bring a revision to.
 # TYPE cascade_rollout_phase gauge
 cascade_rollout_phase{name="web",namespace="fleet",phase="` + tt.phase + `"} 1
 `
@@ -158,7 +158,7 @@ func TestRefusedMeasured(t *testing.T) {
 # TYPE cascade_rollout_condition gauge
 cascade_rollout_condition{condition="Ready",name="web",namespace="fleet"} 0
 cascade_rollout_condition{condition="Upstream",name="web",namespace="fleet"} 0
-# HELP cascade_rollout_phase 1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision.
+# HELP cascade_rollout_phase 1 for the phase that the run of the Rollout is in; Completed, too, once the source and all clusters are back at the last good revision, and while there is no cluster to bring a revision to.
 # TYPE cascade_rollout_phase gauge
 cascade_rollout_phase{name="web",namespace="fleet",phase="Halted"} 1
 `},
