@@ -210,11 +210,7 @@ func (r *Reconciler) takenBack(obj *helmv2.HelmRelease) {
 	}
 	wanted := target.OfRelease(obj, r.Targets.ServiceAccount)
 	recorded, err := target.Recorded(obj, wanted, r.seen.releasedTo(client.ObjectKeyFromObject(obj)))
-	if err != nil || recorded == nil {
-		return // which move tells
-	}
-	before := target.Ref{Kind: recorded.Kind, Name: recorded.Name, Key: recorded.Key}
-	if target.Compare(&before, wanted, "") == target.Same {
+	if err == nil && recorded != nil && recorded.SameWay(wanted) { // what is wrong with the record, move tells
 		unholdMove(obj)
 	}
 }

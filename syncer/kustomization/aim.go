@@ -127,7 +127,7 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 		if applied := run.known.appliedTo(); applied != nil && !applied.Local() {
 			return nil // a person removed the record of that
 		}
-		switch here, err := r.hasHere(ctx, run, clusterapi.IsCluster); {
+		switch here, err := r.hasHere(ctx, run, isCluster); {
 		case apierrors.IsForbidden(err):
 			return nil // nor did the agent make them
 		case err != nil || !here:
@@ -142,23 +142,29 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 	return r.recordTarget(ctx, run, own.ActedAs(run.known.appliedTo(), ref).Encode())
 }
 
-// hasHere reports whether our own cluster has one of the objects of the inventory, of certain kinds, with the labels of this
-// very Kustomization. Another cluster has objects of the same names and labels, of a Kustomization of its own. It is read
-// with our own rights: the account of the spec may be one of the other cluster alone.
-func (r *Reconciler) hasHere(ctx context.Context, run *run, of func(schema.GroupKind) bool) (bool, error) {
+// hasHere is has of our own cluster. It is read with our own rights: the account of the spec may be one of the other cluster
+// alone.
+func (r *Reconciler) hasHere(ctx context.Context, run *run, of func(inventory.Entry) bool) (bool, error) {
+	return run.has(ctx, r.Targets.Local, of, r.Targets.Local.ConfirmGone)
+}
+
+// has reports whether a cluster has one of certain objects of the inventory, with the labels of this very Kustomization.
+// Another cluster has objects of the same names and labels, of a Kustomization of its own. confirm tells of a kind that is
+// not served whether it is gone.
+func (run *run) has(ctx context.Context, in *apply.Cluster, of func(inventory.Entry) bool, confirm func(context.Context, inventory.Entry) error) (bool, error) {
 	if run.Obj.Status.Inventory == nil {
 		return false, nil
 	}
-	own, gone := r.Targets.Local, map[schema.GroupKind]bool{}
+	gone := map[schema.GroupKind]bool{}
 	for _, ref := range run.Obj.Status.Inventory.Entries {
 		e, err := inventory.Parse(ref.ID, ref.Version)
-		if err != nil || !of(e.GroupKind()) || gone[e.GroupKind()] {
+		if err != nil || !of(e) || gone[e.GroupKind()] {
 			continue // what cannot be read is told where it is needed
 		}
 		o := &metav1.PartialObjectMetadata{}
-		err = own.InServed(e.GroupKind(), func(served *apimeta.RESTMapping) error {
+		err = in.InServed(e.GroupKind(), func(served *apimeta.RESTMapping) error {
 			o.SetGroupVersionKind(served.GroupVersionKind)
-			return own.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
+			return in.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
 		})
 		switch {
 		case err == nil && apply.Marked(o.Labels, helmv2.GroupVersion.Group) == claim.EntryOf(run.Obj).String():
@@ -167,14 +173,19 @@ func (r *Reconciler) hasHere(ctx context.Context, run *run, of func(schema.Group
 			continue
 		case apimeta.IsNoMatchError(err), apierrors.IsNotFound(err):
 			gone[e.GroupKind()] = true
-			err = own.ConfirmGone(ctx, e)
+			err = confirm(ctx, e)
 		}
 		if err != nil {
-			return false, fmt.Errorf("cannot find out whether %s of Kustomization %s is in the cluster of the agent: %w", e, run.name(), err)
+			return false, fmt.Errorf("cannot find out whether %s of Kustomization %s is there: %w", e, run.name(), err)
 		}
 	}
 	return false, nil
 }
+
+func anything(inventory.Entry) bool { return true }
+
+// isCluster reports whether an entry is a Cluster.
+func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }
 
 // recordCluster adds to a record of an earlier version whose kubeconfig it is about, while the Secret is there
 // to tell. What Flux applied has no record, and is taken to be about the present target, unless our own cluster has it: that
@@ -198,7 +209,6 @@ func (r *Reconciler) recordCluster(ctx context.Context, run *run) error {
 		return nil
 	}
 	if unrecorded {
-		anything := func(schema.GroupKind) bool { return true }
 		if here, err := r.hasHere(ctx, run, anything); err != nil || here {
 			return nil // it is not known, and asked again
 		}

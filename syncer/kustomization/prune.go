@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -35,9 +36,12 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	if err != nil {
 		return r.failed(ctx, run, meta.PruneFailedReason, err)
 	}
-	if len(owned) == 0 || !obj.Spec.Prune {
+	switch {
+	case len(owned) == 0:
 		obj.Status.Inventory = nil
 		return nil
+	case !obj.Spec.Prune:
+		return r.leaveBehind(ctx, run, old)
 	}
 	res, err := r.pruneAt(ctx, run, old, apply.Options{
 		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.Claims.Except(obj, old, claim.Applied{}),
@@ -60,7 +64,7 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	}
 	if run.known.leaving(run.start, r.Now()) > obj.GetTimeout() {
 		if end := r.holdMove(ctx, run, fmt.Errorf(
-			"%w; take back the change of spec.kubeConfig, or set spec.prune: false to leave behind what is in the cluster of before", err)); end != nil {
+			"%w; %s, or set spec.prune: false to leave behind what is in the cluster of before, once the Clusters are gone there", err, takeBack(old, goneForGood))); end != nil {
 			return end
 		}
 		r.event(run, corev1.EventTypeWarning, nil, "%d objects are left behind in the cluster that was applied to before: %s", len(obj.Status.Inventory.Entries), err)
@@ -71,37 +75,109 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	return again(min(obj.GetRetryInterval(), leavePoll))
 }
 
+// leaveBehind leaves what was applied to another cluster where it is, unless that has Clusters which would be built a
+// second time.
+func (r *Reconciler) leaveBehind(ctx context.Context, run *run, old target.Ref) *end {
+	clusters, err := run.missing(ctx)
+	if err != nil {
+		return r.failed(ctx, run, meta.PruneFailedReason, err)
+	}
+	if len(clusters) > 0 {
+		former, there := r.Targets.Local, false
+		if !old.Local() {
+			former, err = r.former(ctx, run, old)
+		}
+		if err == nil {
+			there, err = run.has(ctx, former, func(e inventory.Entry) bool { return slices.Contains(clusters, e) }, former.ConfirmGone)
+		}
+		switch {
+		case old.Local() && apierrors.IsForbidden(err): // as in recordOwn
+		case err != nil:
+			return r.holdClusters(run, clusters, fmt.Errorf("%w; %s", err, takeBack(old, goneForGood)))
+		case there:
+			return r.holdClusters(run, clusters, errors.New(takeBackMove+", move them with `cascade pivot`, or delete them there"))
+		}
+	}
+	run.Obj.Status.Inventory = nil
+	return nil
+}
+
+// The message of a move that is held: how it begins, and what a person does who did not mean it.
+const (
+	willNotApply = "will not apply "
+	takeBackMove = "take back the change of spec.kubeConfig"
+)
+
+// goneForGood is when a person lets the cluster of before go.
+const goneForGood = "that cluster is gone for good"
+
+// takeBack is what a person does who did not mean a move, or knows what becomes of the cluster of before.
+func takeBack(before target.Ref, when string) string {
+	if before.Local() {
+		return takeBackMove // our own cluster is not gone, and on record again
+	}
+	return takeBackMove + " or, if " + when + ", remove annotation " + target.Annotation
+}
+
+// takenBack ends the hold of a move that was taken back, whatever the Kustomization waits for now: it may be suspended, or
+// unable to be built, for long. Of a Secret that leads to another cluster the spec tells nothing, nor of a former cluster
+// that was let go: aim ends that hold.
+func (r *Reconciler) takenBack(run *run) {
+	obj := run.Obj
+	c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+	if c == nil || !strings.Contains(c.Message, takeBackMove) {
+		return
+	}
+	wanted := target.Of(obj, r.Targets.ServiceAccount)
+	recorded, err := target.Recorded(obj, wanted, run.known.appliedTo())
+	if err == nil && recorded != nil && recorded.SameWay(wanted) {
+		status.RemoveCondition(obj, v1alpha1.PruneBlockedCondition)
+	}
+}
+
 // holdMove ends the reconcile where Clusters would be built a second time: those that are declared still, the next cluster
 // does not have, and the one of before, which cannot be asked, may run. Nobody would answer for these any more. why tells
 // what to do, too.
 func (r *Reconciler) holdMove(ctx context.Context, run *run, why error) *end {
-	owned, err := entries(run.Obj.Status.Inventory)
+	clusters, err := run.missing(ctx)
 	if err != nil {
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
+	if len(clusters) == 0 {
+		return nil
+	}
+	return r.holdClusters(run, clusters, why)
+}
+
+// holdClusters ends the reconcile of a move by which Clusters would be built a second time.
+func (r *Reconciler) holdClusters(run *run, clusters []inventory.Entry, why error) *end {
+	r.pruneHeld(run, &v1alpha1.HeldPrune{Protected: int32(len(clusters))}, fmt.Errorf(
+		willNotApply+"%s to another cluster: the one of before may have them still, and they would be built a second time: %w", inventory.Names(clusters), why))
+	return again(blockedPoll)
+}
+
+// missing are the Clusters that are declared still, and that the cluster which is aimed at does not have.
+func (run *run) missing(ctx context.Context) ([]inventory.Entry, error) {
+	owned, err := entries(run.Obj.Status.Inventory)
+	if err != nil {
+		return nil, err
+	}
 	declared := inventory.ClustersAmong(inventory.Union(inventory.OfAll(run.rendering.Objects), run.kept()))
-	clusters := slices.DeleteFunc(owned, func(e inventory.Entry) bool {
-		return !clusterapi.IsCluster(e.GroupKind()) || !slices.ContainsFunc(declared, func(c types.NamespacedName) bool {
+	return slices.DeleteFunc(owned, func(e inventory.Entry) bool {
+		return !isCluster(e) || !slices.ContainsFunc(declared, func(c types.NamespacedName) bool {
 			return c.Name == e.Name && (c.Namespace == e.Namespace || c.Namespace == "")
 		}) || run.cluster.InServed(e.GroupKind(), func(served *apimeta.RESTMapping) error {
 			o := &metav1.PartialObjectMetadata{}
 			o.SetGroupVersionKind(served.GroupVersionKind)
 			return run.cluster.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
 		}) == nil
-	})
-	if len(clusters) == 0 {
-		return nil
-	}
-	r.pruneHeld(run, &v1alpha1.HeldPrune{Protected: int32(len(clusters))}, fmt.Errorf(
-		"will not apply %s to another cluster: the one of before may have them still, and they would be built a second time: %w", inventory.Names(clusters), why))
-	return again(blockedPoll)
+	}), nil
 }
 
 // holdUntold is holdMove where nothing tells whether the next cluster is the one of before. Our own cluster can be asked.
 func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref) *end {
-	back := "take back the change of spec.kubeConfig"
 	if before.Local() {
-		switch here, err := r.hasHere(ctx, run, clusterapi.IsCluster); {
+		switch here, err := r.hasHere(ctx, run, isCluster); {
 		case apierrors.IsForbidden(err):
 			return nil // as in recordOwn
 		case err != nil:
@@ -109,10 +185,9 @@ func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref
 		case !here:
 			return nil
 		}
-	} else {
-		back += " or, if this is the cluster of before, or that one is gone for good, remove annotation " + target.Annotation
 	}
-	return r.holdMove(ctx, run, fmt.Errorf("one of both clusters does not let its Namespace %s be read, which tells whether they are the same; %s", metav1.NamespaceSystem, back))
+	return r.holdMove(ctx, run, fmt.Errorf("one of both clusters does not let its Namespace %s be read, which tells whether they are the same; %s",
+		metav1.NamespaceSystem, takeBack(before, "this is the cluster of before, or that one is gone for good")))
 }
 
 // unfinished takes in how far a removal has come. It ends the reconcile while something has to
@@ -133,7 +208,7 @@ func (r *Reconciler) unfinished(run *run, res apply.Result) *end {
 		// All of the Kustomization waits, unlike in a deletion, and perhaps for ever: whoever has the Cluster may keep it.
 		r.pruneHeld(run, &v1alpha1.HeldPrune{Protected: int32(len(parts))}, fmt.Errorf(
 			"will not delete %s, of Clusters which exist and are not deleted with them, and applies nothing to the new cluster before these are gone; "+
-				"take back the change of spec.kubeConfig, or set spec.prune: false to leave behind what is in the cluster of before", inventory.Names(parts)))
+				"%s, or set spec.prune: false to leave behind what is in the cluster of before", inventory.Names(parts), takeBackMove))
 		return again(blockedPoll)
 	}
 	r.settle(run, res.Plan)
@@ -167,23 +242,31 @@ func deletesCluster(res apply.Result) bool {
 	return slices.ContainsFunc(going, func(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) })
 }
 
+// former is the cluster that a recorded reference leads to, if it is still that cluster.
+func (r *Reconciler) former(ctx context.Context, run *run, ref target.Ref) (*apply.Cluster, error) {
+	cluster, err := r.Targets.Connect(ctx, run.Obj.Namespace, ref)
+	if err != nil {
+		return nil, err
+	}
+	now, err := r.Targets.Presently(ctx, run.Obj.Namespace, ref)
+	switch {
+	case err != nil:
+		return nil, err
+	case ref.Cluster == "", now.Cluster == ref.Cluster:
+		return cluster, nil
+	case now.Cluster == "":
+		return nil, fmt.Errorf("its kubeconfig may not read Namespace %s any more, which tells whether it still leads to that cluster", metav1.NamespaceSystem)
+	}
+	return nil, errors.New("its kubeconfig leads to another cluster now")
+}
+
 // pruneAt removes the objects of the inventory from the cluster that a recorded
 // reference leads to, if it is still that cluster.
 func (r *Reconciler) pruneAt(ctx context.Context, run *run, ref target.Ref, o apply.Options) (apply.Result, error) {
 	obj := run.Obj
-	cluster, err := r.Targets.Connect(ctx, obj.Namespace, ref)
+	cluster, err := r.former(ctx, run, ref)
 	if err != nil {
 		return apply.Result{}, err
-	}
-	now, err := r.Targets.Presently(ctx, obj.Namespace, ref)
-	switch {
-	case err != nil:
-		return apply.Result{}, err
-	case ref.Cluster == "", now.Cluster == ref.Cluster:
-	case now.Cluster == "":
-		return apply.Result{}, fmt.Errorf("its kubeconfig may not read Namespace %s any more, which tells whether it still leads to that cluster", metav1.NamespaceSystem)
-	default:
-		return apply.Result{}, errors.New("its kubeconfig leads to another cluster now")
 	}
 	owned, err := entries(obj.Status.Inventory)
 	if err != nil {

@@ -175,6 +175,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.recordCluster(ctx, run); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	r.takenBack(run)
 	if !obj.Spec.Suspend {
 		run.held.HandOver = run.known.handsOver(run.held.HandOver, run.start)
 	}
@@ -196,7 +197,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		obj.Status.LastHandledReconcileAt = requested
 		r.suspended(run)
 		r.idles(run)
-		return ctrl.Result{}, run.Write(ctx)
+		return ctrl.Result{}, errors.Join(run.WriteHeld(ctx, run.held), run.Write(ctx))
 	}
 	was := trace.WasKustomization(obj)
 	result, err := r.reconcile(ctx, run)

@@ -606,7 +606,7 @@ func clusterServer(t *testing.T, uid string) *corev1.Secret {
 			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
 				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}}}
 		case "/api/v1/namespaces/apps/serviceaccounts/ops":
-			answer = corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{Kind: "ServiceAccount", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops"}}
+			answer = corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{Kind: "ServiceAccount", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops", Labels: labels()}}
 		case "/api/v1/namespaces/apps/serviceaccounts/missing":
 			w.WriteHeader(http.StatusNotFound)
 			answer = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, "missing").Status()
@@ -897,6 +897,93 @@ func TestClustersMoveUntold(t *testing.T) {
 			s.run.target = target.Of(s.Obj, "")
 			if end := s.Reconciler.aim(t.Context(), s.run); end != nil {
 				t.Errorf("%s: a person let the cluster of before go, and it ends as %+v", tc.reason, end)
+			}
+		})
+	}
+}
+
+// TestClustersLeftBehind: nor are they where what is in the cluster of before is left there.
+func TestClustersLeftBehind(t *testing.T) {
+	a, cluster := entry("a"), inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
+	way, home := &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}, target.Ref{Cluster: "here"}
+	for name, tc := range map[string]struct {
+		reason string
+		before target.Ref
+		to     *meta.KubeConfigReference
+		owned  []inventory.Entry
+		// there are Clusters of our own cluster.
+		there []string
+		held  bool
+	}{
+		"Home":        {"our own cluster has it", home, way, []inventory.Entry{a, cluster}, []string{"prod"}, true},
+		"HomeGone":    {"a pivot took it from our own cluster, or a person deleted it", home, way, []inventory.Entry{a, cluster}, nil, false},
+		"HomeOther":   {"our own cluster has one that is not declared any more", home, way, []inventory.Entry{a, {Namespace: "apps", Name: "old", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}}, []string{"old"}, false},
+		"NoCluster":   {"it asked for what is left to be left", home, way, []inventory.Entry{a}, nil, false},
+		"Unreachable": {"the former may run on", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, nil, []inventory.Entry{a, cluster}, nil, true},
+		"Moved":       {"the next one has it", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, nil, []inventory.Entry{a, cluster}, []string{"prod"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := tc.before.Encode()
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.KubeConfig, k.Spec.Prune, k.Status.Inventory = tc.to, false, refs(tc.owned)
+				k.Annotations = map[string]string{target.Annotation: record}
+			}), clusterServer(t, "there"))
+			s.dials()
+			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			s.run.rendering, s.run.target = &render.Rendering{Objects: []*unstructured.Unstructured{a.Object(), cluster.Object()}}, target.Of(s.Obj, "")
+			w := want{goes: true}
+			if tc.held {
+				w = want{says: "False/PruneBlocked", after: blockedPoll, events: 1}
+			}
+			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), w)
+			if kept := s.Obj.Status.Inventory != nil && s.Obj.Annotations[target.Annotation] == record; kept != tc.held {
+				t.Errorf("%s: the inventory is %v, and on record is %s", tc.reason, s.Obj.Status.Inventory, s.Obj.Annotations[target.Annotation])
+			}
+			if !tc.held {
+				return
+			}
+			// Our own cluster is not gone: its record comes back.
+			if e := <-s.events.Events; strings.Contains(e, target.Annotation) == tc.before.Local() || !strings.Contains(e, takeBackMove) {
+				t.Errorf("%s: the event is %q", tc.reason, e)
+			}
+		})
+	}
+}
+
+// TestTakenBack: a move that was taken back is not held any more, whatever the Kustomization waits for.
+func TestTakenBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, record, says string
+		suspended, held      bool
+	}{
+		"NoSource":  {"it cannot be built", "way", willNotApply + "Cluster/apps/prod to another cluster: " + takeBackMove, false, false},
+		"Suspended": {"nor while it is suspended", "way", willNotApply + "Cluster/apps/prod to another cluster: " + takeBackMove, true, false},
+		"Parts":     {"parts of a Cluster of another owner were to be deleted", "way", "will not delete ConfigMap/apps/keys; " + takeBackMove, false, false},
+		"Away":      {"it is still to be moved", "gone", willNotApply + "Cluster/apps/prod to another cluster: " + takeBackMove, false, true},
+		"Replaced":  {"the spec does not tell where the Secret leads to", "way", willNotApply + "Cluster/apps/prod to another cluster: have it lead to that one again", false, true},
+		"Plan":      {"a person is to decide about deletes", "way", "would delete 20 objects", true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.KubeConfig, k.Spec.Suspend = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: "way"}}, tc.suspended
+				k.Status.Inventory = refs([]inventory.Entry{entry("a")})
+				k.Annotations = map[string]string{target.Annotation: target.Ref{Kind: "Secret", Name: tc.record, Cluster: "there"}.Encode()}
+				v1alpha1.SetHeld(k, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}})
+				apimeta.SetStatusCondition(&k.Status.Conditions, metav1.Condition{
+					Type: v1alpha1.PruneBlockedCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPruneBlocked, Message: tc.says,
+				})
+			}), clusterServer(t, "there"))
+			s.dials()
+			if _, err := s.Reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.name()}); err != nil {
+				t.Fatal(err)
+			}
+			obj := &kustomizev1.Kustomization{}
+			if err := s.client.Get(t.Context(), s.name(), obj); err != nil {
+				t.Fatal(err)
+			}
+			held, _ := v1alpha1.HeldOf(obj)
+			if blocked := apimeta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.PruneBlockedCondition); blocked != tc.held || (held.Prune != nil) != tc.held {
+				t.Errorf("%s: it is PruneBlocked: %t, on record is %v", tc.reason, blocked, held.Prune)
 			}
 		})
 	}

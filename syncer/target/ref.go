@@ -118,7 +118,7 @@ func Recorded(obj metav1.Object, wanted Ref, applied *Ref) (*Ref, error) {
 // last. If that is not known, it is the account of where the object is to be by now.
 func (r Ref) ActedAs(applied *Ref, wanted Ref) Ref {
 	r.User = wanted.User
-	if applied != nil && r.same(*applied) {
+	if applied != nil && r.SameWay(*applied) {
 		r.User = applied.User
 	}
 	return r
@@ -173,7 +173,7 @@ func Compare(recorded *Ref, wanted Ref, local string) Change {
 		return r.Cluster
 	}
 	before, now := of(*recorded), of(wanted)
-	renamed := !recorded.same(wanted)
+	renamed := !recorded.SameWay(wanted)
 	known := before != "" && now != ""
 	switch {
 	case known && before == now, !known && !renamed:
@@ -186,8 +186,8 @@ func Compare(recorded *Ref, wanted Ref, local string) Change {
 	return Replaced
 }
 
-// same reports whether two references of one object are the same.
-func (r Ref) same(other Ref) bool {
+// SameWay reports whether two references of one object are the same, wherever they lead.
+func (r Ref) SameWay(other Ref) bool {
 	return r.Kind == other.Kind && r.Name == other.Name && r.Key == other.Key
 }
 
@@ -195,7 +195,7 @@ func (r Ref) same(other Ref) bool {
 // cluster that does not tell which it is for a while stays the one that it was: that it is
 // replaced meanwhile is to be seen when it tells again.
 func (r Ref) Record(before *Ref) Ref {
-	if r.Cluster == "" && before != nil && r.same(*before) {
+	if r.Cluster == "" && before != nil && r.SameWay(*before) {
 		r.Cluster = before.Cluster
 	}
 	return r
