@@ -91,6 +91,9 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 			obj.Status.Inventory = refs(inventory.Difference(owned, inventory.Candidates(owned, stays)))
 		}
 	case target.Same:
+		if end := r.holdMute(ctx, run, recorded); end != nil {
+			return end
+		}
 	}
 	if change != target.Same {
 		// Ahead of the record, by which all of the inventory is in this cluster. An empty inventory of the
@@ -105,6 +108,7 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	}
 	about := ""
 	if !run.target.Local() {
+		run.known.aims(wayTo(run.cluster))
 		about = run.target.Record(recorded).Encode()
 	}
 	if err := r.recordTarget(ctx, run, about); err != nil {
@@ -209,6 +213,9 @@ func (r *Reconciler) recordCluster(ctx context.Context, run *run) error {
 		return nil
 	}
 	if unrecorded {
+		if heldMove(obj) {
+			return nil // a person let the cluster of before go, which would be on record again
+		}
 		if here, err := r.hasHere(ctx, run, anything); err != nil || here {
 			return nil // it is not known, and asked again
 		}

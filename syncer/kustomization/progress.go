@@ -46,6 +46,8 @@ type progress struct {
 	refused *refused
 	// applied is where this process applied to last, and as whom; nil if it did not.
 	applied *target.Ref
+	// way is that to the other cluster which was aimed at last.
+	way digest.Sum
 	// sweep is when everything is verified again.
 	sweep time.Time
 	// attempted is the revision that this process applies, or applied last.
@@ -420,6 +422,20 @@ func (p *progress) arrived() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leave, p.left = 0, time.Time{}
+}
+
+// aims notes the way to the cluster that was aimed at.
+func (p *progress) aims(way digest.Sum) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.way = way
+}
+
+// aimedAt reports whether a way is that to the cluster which was aimed at last.
+func (p *progress) aimedAt(way digest.Sum) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.way == way
 }
 
 // handsOver returns the record of what is kept for others, without the time in which nobody looked.

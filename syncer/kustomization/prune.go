@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 	"github.com/cascade-gitops/cascade/inventory"
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
+	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
@@ -119,6 +121,12 @@ func takeBack(before target.Ref, when string) string {
 	return takeBackMove + " or, if " + when + ", remove annotation " + target.Annotation
 }
 
+// heldMove reports whether a move is held, for Clusters that would be built a second time.
+func heldMove(obj *kustomizev1.Kustomization) bool {
+	c := apimeta.FindStatusCondition(obj.Status.Conditions, v1alpha1.PruneBlockedCondition)
+	return c != nil && strings.HasPrefix(c.Message, willNotApply)
+}
+
 // takenBack ends the hold of a move that was taken back, whatever the Kustomization waits for now: it may be suspended, or
 // unable to be built, for long. Of a Secret that leads to another cluster the spec tells nothing, nor of a former cluster
 // that was let go: aim ends that hold.
@@ -188,6 +196,37 @@ func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref
 	}
 	return r.holdMove(ctx, run, fmt.Errorf("one of both clusters does not let its Namespace %s be read, which tells whether they are the same; %s",
 		metav1.NamespaceSystem, takeBack(before, "this is the cluster of before, or that one is gone for good")))
+}
+
+// holdMute is holdMove where the same reference leads to a cluster of which nothing tells whether it is the one of before:
+// that one did not tell which it is, or this one does not. It is, where this process aimed at it last, or it has anything
+// of the inventory. What was never applied as a whole may be nowhere.
+func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref) *end {
+	switch obj := run.Obj; {
+	case before == nil, before.Local(), run.target.Local(), before.Cluster != "" && run.target.Cluster != "":
+		return nil
+	case obj.Status.LastAppliedRevision == "", run.known.aimedAt(wayTo(run.cluster)):
+		return nil
+	}
+	// With no Cluster there is nothing to ask.
+	if owned, err := entries(run.Obj.Status.Inventory); err == nil && !slices.ContainsFunc(owned, isCluster) {
+		return nil
+	}
+	// What is not confirmed to be gone is no proof either, and an account of one namespace cannot list definitions.
+	unconfirmed := func(context.Context, inventory.Entry) error { return nil }
+	switch there, err := run.has(ctx, run.cluster, anything, unconfirmed); {
+	case there:
+		return nil
+	case err != nil && !apierrors.IsForbidden(err): // of one kind, and the Clusters may be there
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	return r.holdMove(ctx, run, fmt.Errorf("the cluster that %[1]s %[2]s leads to has nothing of this Kustomization, and its Namespace %[3]s, or that of the one of before, does not tell whether they are the same; "+
+		"have it lead to that one again or, if it does, or that one is gone for good, remove annotation %[4]s", run.target.Kind, run.target.Name, metav1.NamespaceSystem, target.Annotation))
+}
+
+// wayTo identifies the API server of a cluster, whatever credential it is reached with.
+func wayTo(c *apply.Cluster) digest.Sum {
+	return digest.Of(c.Config.Host, c.Config.ServerName, string(c.Config.CAData))
 }
 
 // unfinished takes in how far a removal has come. It ends the reconcile while something has to

@@ -902,6 +902,73 @@ func TestClustersMoveUntold(t *testing.T) {
 	}
 }
 
+// TestClustersMoveMute: nor are they where the same reference leads to a cluster of which nothing tells whether it is the one of before.
+func TestClustersMoveMute(t *testing.T) {
+	a, cluster := entry("a"), inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
+	ops := inventory.Entry{Namespace: "apps", Name: "ops", Kind: "ServiceAccount", Version: "v1"}
+	both := []inventory.Entry{a, cluster}
+	for name, tc := range map[string]struct {
+		reason string
+		// before is the identity on record, now the one of the cluster that the Secret leads to.
+		before, now string
+		owned       []inventory.Entry
+		applied     string
+		// known: this process aimed at it.
+		known, held bool
+	}{
+		"MuteNow":    {"a rotation took the wrong entry, with an account of one namespace", "before", "", both, "1", false, true},
+		"NeverTold":  {"nor did the one of before", "", "", both, "1", false, true},
+		"TellsNow":   {"the one of before did not", "", "there", both, "1", false, true},
+		"Told":       {"both tell, and it lost its objects", "there", "there", both, "1", false, false},
+		"NoCluster":  {"what can be lost is left there", "", "", []inventory.Entry{a}, "1", false, false},
+		"There":      {"it has something of the inventory, and lost its Cluster", "", "", []inventory.Entry{ops, cluster}, "1", false, false},
+		"NotApplied": {"the inventory is written ahead of the first object", "", "", both, "", false, false},
+		"Known":      {"its API server is the one of before, and it lost its objects", "before", "", both, "1", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			way := clusterServer(t, tc.now)
+			way.Name, way.Labels = "edge-kubeconfig", map[string]string{clusterapi.ClusterNameLabel: "edge"}
+			record := target.Ref{Kind: "Secret", Name: way.Name, Cluster: tc.before}.Encode()
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: way.Name}}
+				k.Status.LastAppliedRevision = tc.applied
+				k.Annotations = map[string]string{target.Annotation: record}
+			}), way)
+			s.dials()
+			s.Targets.Local.Client = withClusters{s.client, nil}
+			s.run.rendering = &render.Rendering{Objects: []*unstructured.Unstructured{a.Object(), cluster.Object()}}
+			aim := func() *end {
+				s.run.target = target.Of(s.Obj, "")
+				return s.Reconciler.aim(t.Context(), s.run)
+			}
+			if tc.known {
+				s.expect(t, tc.reason, aim(), want{goes: true})
+			}
+			s.Obj.Status.Inventory = refs(tc.owned)
+			w := want{goes: true}
+			if tc.held {
+				w = want{says: "False/PruneBlocked", after: blockedPoll, events: 1}
+			}
+			s.expect(t, tc.reason, aim(), w)
+			if !tc.held {
+				return
+			}
+			if e := <-s.events.Events; s.Obj.Annotations[target.Annotation] != record || !strings.Contains(e, target.Annotation) {
+				t.Errorf("%s: on record is %s, the event is %q", tc.reason, s.Obj.Annotations[target.Annotation], e)
+			}
+			delete(s.Obj.Annotations, target.Annotation)
+			if err := errors.Join(s.recordOwn(t.Context(), s.run), s.recordCluster(t.Context(), s.run)); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // and the apply fails
+				if end := aim(); end != nil {
+					t.Errorf("%s: a person let the cluster of before go, and it ends as %+v", tc.reason, end)
+				}
+			}
+		})
+	}
+}
+
 // TestClustersLeftBehind: nor are they where what is in the cluster of before is left there.
 func TestClustersLeftBehind(t *testing.T) {
 	a, cluster := entry("a"), inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
