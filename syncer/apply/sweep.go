@@ -159,7 +159,8 @@ func (s *Sweep) read(ctx context.Context, at place) (*listed, error) {
 	}
 }
 
-// goesBack notes the version of a list, and reports whether a later one was seen before.
+// goesBack notes the version of a list, and reports whether a later one was seen before: what cannot be compared, as those
+// of some API servers of others, is not.
 func (s *Sweep) goesBack(at place, version string) bool {
 	key := number(digest.Of(at.resource.String(), at.namespace))
 	before := s.versions[key]
@@ -168,7 +169,7 @@ func (s *Sweep) goesBack(at place, version string) bool {
 		return false
 	}
 	c, err := resourceversion.CompareResourceVersion(version, before)
-	return err != nil || c < 0
+	return err == nil && c < 0
 }
 
 // stands reports whether an object is as it was when it was seen last.

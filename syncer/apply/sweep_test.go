@@ -514,6 +514,30 @@ func TestSweepOfManyNamespaces(t *testing.T) {
 	}
 }
 
+// TestGoesBack: a restored backup is known by its versions, where these have an order.
+func TestGoesBack(t *testing.T) {
+	at := place{resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}}
+	for name, tc := range map[string]struct {
+		reason, before, now string
+		want                bool
+	}{
+		"First":  {"nothing was seen before", "", "9", false},
+		"Later":  {"somebody wrote since", "9", "10", false},
+		"Same":   {"nobody wrote since", "9", "9", false},
+		"Back":   {"it is a backup", "10", "9", true},
+		"Opaque": {"an API server of its own has versions that are no numbers: not all of it is applied again each time", "f3", "a1", false},
+		"Still":  {"the same, and nobody wrote since", "f3", "f3", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &Sweep{versions: Versions{}}
+			s.goesBack(at, tc.before)
+			if got := s.goesBack(at, tc.now); got != tc.want {
+				t.Errorf("%s: goesBack() = %t", tc.reason, got)
+			}
+		})
+	}
+}
+
 // TestStuck: a kind whose requests the API server gives up after a while is tried once in
 // a push, and the others are applied.
 func TestStuck(t *testing.T) {
