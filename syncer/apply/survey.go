@@ -34,8 +34,8 @@ type Survey struct {
 }
 
 // Survey lists the metadata of the objects in each place in which the phases
-// have several objects. It leaves out places that the caller may not list and
-// places with too many objects.
+// have several objects. It leaves out places that the caller may not list or that
+// cannot be listed, and places with too many objects.
 func (c *Cluster) Survey(ctx context.Context, phases []Phase) (*Survey, error) {
 	several := map[place]int{}
 	brought := map[schema.GroupKind]string{}
@@ -63,7 +63,7 @@ func (c *Cluster) Survey(ctx context.Context, phases []Phase) (*Survey, error) {
 			continue
 		}
 		list, err := c.metadata.Resource(at.resource).Namespace(at.namespace).List(ctx, metav1.ListOptions{Limit: surveyMost})
-		if apierrors.IsForbidden(err) {
+		if apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
 			continue
 		}
 		if err != nil {

@@ -514,6 +514,41 @@ func TestSweepOfManyNamespaces(t *testing.T) {
 	}
 }
 
+// TestSurveyRefused: what cannot be listed is read one by one, and keeps no layer from a child.
+func TestSurveyRefused(t *testing.T) {
+	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+	for name, tc := range map[string]struct {
+		reason  string
+		refusal *apierrors.StatusError
+		fails   bool
+		known   bool
+	}{
+		"Listed":      {"it can be", nil, false, true},
+		"Forbidden":   {"the account may only read and write them", apierrors.NewForbidden(deployments, "", errors.New("no")), false, false},
+		"NoLists":     {"an API server of its own has no lists of the kind", apierrors.NewMethodNotSupported(deployments, "list"), false, false},
+		"NotAnswered": {"it may be listed another time", apierrors.NewInternalError(errors.New("the store does not answer")), true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			if tc.refusal != nil {
+				s.refuses["GET deployments"] = tc.refusal
+			}
+			client := s.applier(t).client
+			var p Phase
+			for i := range surveyAfter {
+				p.Objects = append(p.Objects, anObject("Deployment", fmt.Sprint("a-", i), nil))
+			}
+			survey, err := client.Survey(t.Context(), []Phase{p})
+			if (err != nil) != tc.fails {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if _, known := survey.find(deployments.WithVersion("v1"), "x", "a-0"); known != tc.known {
+				t.Errorf("%s: what is there is known: %t", tc.reason, known)
+			}
+		})
+	}
+}
+
 // TestGoesBack: a restored backup is known by its versions, where these have an order.
 func TestGoesBack(t *testing.T) {
 	at := place{resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}}
