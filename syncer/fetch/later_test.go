@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,9 +31,9 @@ func TestRetryAfter(t *testing.T) {
 		"Nothing": {"it does not say", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			requests := 0
+			var requests atomic.Int32
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				requests++
+				requests.Add(1)
 				if tc.said != "" {
 					w.Header().Set("Retry-After", tc.said)
 				}
@@ -42,6 +43,7 @@ func TestRetryAfter(t *testing.T) {
 			git := &sourcev1.GitRepository{Spec: sourcev1.GitRepositorySpec{URL: server.URL + "/fleet"}}
 			oci := &sourcev1.OCIRepository{Spec: sourcev1.OCIRepositorySpec{URL: strings.Replace(server.URL, "http://", "oci://", 1) + "/fleet", Insecure: true}}
 			helm := &sourcev1.HelmRepository{Spec: sourcev1.HelmRepositorySpec{URL: server.URL}}
+			bucket := &sourcev1.Bucket{Spec: sourcev1.BucketSpec{Endpoint: strings.TrimPrefix(server.URL, "http://"), BucketName: "fleet", Region: "eu-west-1", Insecure: true}}
 			b := newGitBench(t)
 			_, charts := b.helm()
 			for kind, of := range map[string]struct {
@@ -51,6 +53,7 @@ func TestRetryAfter(t *testing.T) {
 				sourcev1.GitRepositoryKind:  {git, b.GitRepositories},
 				sourcev1.OCIRepositoryKind:  {oci, &OCIRepositories{Sources: b.Sources, Images: source.NewImages(t.TempDir(), 1<<20, time.Now)}},
 				sourcev1.HelmRepositoryKind: {helm, charts},
+				sourcev1.BucketKind:         {bucket, &Buckets{Sources: b.Sources, Buckets: source.NewBuckets(t.TempDir(), 1<<20)}},
 			} {
 				of.obj.SetNamespace("ns")
 				of.obj.SetName("fleet")
@@ -59,13 +62,13 @@ func TestRetryAfter(t *testing.T) {
 				}
 				var said []string
 				for range 2 {
-					requests = 0
+					requests.Store(0)
 					result, err := of.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of.obj)})
 					if (err == nil) != (tc.want > 0) || result.RequeueAfter < tc.want || result.RequeueAfter > tc.want*5/4 {
 						t.Errorf("%s: %s is looked at again after %s (%v), want %s", tc.reason, kind, result.RequeueAfter, err, tc.want)
 					}
-					if tc.want > 0 && requests != 1 {
-						t.Errorf("%s: %s makes %d requests", tc.reason, kind, requests)
+					if asked := requests.Load(); tc.want > 0 && asked != 1 {
+						t.Errorf("%s: %s makes %d requests", tc.reason, kind, asked)
 					}
 					if err := b.Client.Get(t.Context(), client.ObjectKeyFromObject(of.obj), of.obj); err != nil {
 						t.Fatal(err)

@@ -56,20 +56,24 @@ func (o BucketOrigin) openAzure(ctx context.Context) (bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := azcore.ClientOptions{
-		Transport: &http.Client{
+	through := func(left *leftAlone) *http.Client {
+		return &http.Client{
 			Transport: modest{transport, func(req *http.Request) bool {
 				return req.URL.Query().Get("comp") == "" && req.URL.Query().Get("restype") == ""
-			}, "<Blob>"},
+			}, "<Blob>", left},
 			// A credential goes to one place.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("redirect refused") },
-		},
-		Retry: policy.RetryOptions{MaxRetries: 1, RetryDelay: 500 * time.Millisecond, MaxRetryDelay: 5 * time.Second},
+		}
+	}
+	base := azcore.ClientOptions{
+		Transport: through(nil), // for tokens
+		Retry:     policy.RetryOptions{MaxRetries: 1, RetryDelay: 500 * time.Millisecond, MaxRetryDelay: 5 * time.Second},
 	}
 	if host := string(o.Secret["authorityHost"]); host != "" {
 		base.Cloud = cloud.Configuration{ActiveDirectoryAuthorityHost: host}
 	}
 	options := &azblob.ClientOptions{ClientOptions: base}
+	options.Transport = through(&leftAlone{})
 	token, err := o.azureToken(ctx, base)
 	if err != nil {
 		return nil, err

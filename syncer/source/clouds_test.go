@@ -260,6 +260,33 @@ func TestGoogleBucket(t *testing.T) {
 	}
 }
 
+// TestCloudsLater: nor are the clouds asked before they said.
+func TestCloudsLater(t *testing.T) {
+	c := newCloud(t, googleStorage, "store.blob.core.windows.net")
+	c.answers = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "120")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	for name, origin := range map[string]BucketOrigin{
+		"Google": {Provider: "gcp"},
+		"Azure":  {Provider: "azure", Endpoint: "https://store.blob.core.windows.net", Secret: map[string][]byte{"sasKey": []byte("sv=1&sig=2")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			origin.Bucket, origin.Certificates, origin.Proxy = "fleet", c.ca, c.proxy
+			if name == "Google" {
+				t.Setenv("STORAGE_EMULATOR_HOST", "https://"+googleStorage)
+			}
+			_, err := NewBuckets(t.TempDir(), 1<<20).Fetch(t.Context(), origin, nil, nil)
+			if After(err) < 2*time.Minute || !strings.Contains(err.Error(), "503") {
+				t.Errorf("%s: %v, again after %s", name, err, After(err))
+			}
+			if asked := c.asked("fleet"); asked != 1 {
+				t.Errorf("%s: it is asked %d times", name, asked)
+			}
+		})
+	}
+}
+
 func TestGoogleFailures(t *testing.T) {
 	good := serviceAccount(t)
 	for name, tc := range map[string]struct {

@@ -37,7 +37,7 @@ func (o BucketOrigin) openGCS(ctx context.Context) (bucket, error) {
 	}
 	// A file that is stored compressed is returned inflated.
 	transport.DisableCompression = true
-	inner := modest{transport, func(req *http.Request) bool { return req.URL.Query().Get("alt") == "media" }, "{"}
+	inner := modest{transport, func(req *http.Request) bool { return req.URL.Query().Get("alt") == "media" }, "{", &leftAlone{}}
 	client := &http.Client{Transport: inner}
 	options := []option.ClientOption{option.WithHTTPClient(client), option.WithUserAgent("cascade")}
 	// As in Google's clients, an emulator is called without a credential.

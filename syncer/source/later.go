@@ -27,6 +27,9 @@ func (l *later) Error() string {
 	return fmt.Sprintf("the server answered %d %s, and said when to come again", l.code, http.StatusText(l.code))
 }
 
+// NonRetriable tells the library of Azure not to ask again at once.
+func (l *later) NonRetriable() {}
+
 // Later is an error if a server refuses, and says when to come again; nil otherwise.
 func Later(res *http.Response, now time.Time) error {
 	switch res.StatusCode {

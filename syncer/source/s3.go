@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -43,7 +44,7 @@ func (o BucketOrigin) openS3(ctx context.Context) (bucket, error) {
 	}
 	options := &minio.Options{
 		Region: o.Region, Secure: !o.Insecure, MaxRetries: 3,
-		Transport: modest{transport, func(req *http.Request) bool { return req.URL.RawQuery == "" }, "<Contents"},
+		Transport: modest{transport, func(req *http.Request) bool { return req.URL.RawQuery == "" }, "<Contents", &leftAlone{}},
 	}
 	closers := []func(){transport.CloseIdleConnections}
 	switch {
@@ -159,12 +160,47 @@ type modest struct {
 	object func(*http.Request) bool
 	// entry is what each object of a list has; none are counted if it is empty.
 	entry string
+	// left is nil where a server that says when to come again is not left alone.
+	left *leftAlone
+}
+
+// leftAlone has the last refusal of a server that said when to come again. The libraries ask again within a second or two
+// where that fails.
+type leftAlone struct{ refusal atomic.Pointer[refusedAt] }
+
+type refusedAt struct {
+	err error
+	at  time.Time
+}
+
+// asks returns the refusal if the server refused a moment ago, which is before it is to be asked again.
+func (l *leftAlone) asks(now time.Time) error {
+	if r := l.refusal.Load(); r != nil && now.Sub(r.at) < leastAfter {
+		return r.err
+	}
+	return nil
 }
 
 func (m modest) RoundTrip(req *http.Request) (*http.Response, error) {
+	if m.left != nil {
+		if err := m.left.asks(time.Now()); err != nil {
+			if req.Body != nil {
+				_ = req.Body.Close()
+			}
+			return nil, err
+		}
+	}
 	res, err := m.inner.RoundTrip(req)
 	if err != nil {
 		return nil, worded{err}
+	}
+	if m.left != nil {
+		now := time.Now()
+		if err := Later(res, now); err != nil {
+			_ = res.Body.Close()
+			m.left.refusal.Store(&refusedAt{err, now})
+			return nil, err // the libraries' errors have no header
+		}
 	}
 	if res.StatusCode != http.StatusOK || req.Method != http.MethodGet || m.object == nil || !m.object(req) {
 		what := "an answer has"

@@ -3,6 +3,7 @@ package wake
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,7 +41,18 @@ type Retries struct{ Min, Max time.Duration }
 
 // RateLimiter is the pause of each object.
 func (r Retries) RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](cmp.Or(r.Min, MinRetry), cmp.Or(r.Max, MaxRetry))
+	return spread{workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](cmp.Or(r.Min, MinRetry), cmp.Or(r.Max, MaxRetry))}
+}
+
+// spread shortens each pause by a fifth at most, at random: thousands of objects whose server failed at one moment
+// would ask it again at one moment, each time.
+type spread struct {
+	workqueue.TypedRateLimiter[reconcile.Request]
+}
+
+func (s spread) When(request reconcile.Request) time.Duration {
+	pause := s.TypedRateLimiter.When(request)
+	return pause - time.Duration(rand.Float64()*float64(pause)/5)
 }
 
 // Enqueue adds an object to the queue after a while.

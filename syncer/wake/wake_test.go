@@ -115,14 +115,22 @@ func TestRetries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			limiter, request := tc.retries.RateLimiter(), reconcile.Request{}
-			if first := limiter.When(request); first != tc.min {
+			within := func(pause, most time.Duration) bool { return pause <= most && pause >= most*4/5 }
+			if first := limiter.When(request); !within(first, tc.min) {
 				t.Errorf("%s: the first pause is %s, want %s", tc.reason, first, tc.min)
 			}
 			for range 20 {
 				limiter.When(request)
 			}
-			if last := limiter.When(request); last != tc.max {
-				t.Errorf("%s: the longest pause is %s, want %s", tc.reason, last, tc.max)
+			pauses := map[time.Duration]bool{}
+			for range 20 {
+				last := limiter.When(request)
+				if pauses[last] = true; !within(last, tc.max) {
+					t.Errorf("%s: the longest pause is %s, want %s", tc.reason, last, tc.max)
+				}
+			}
+			if len(pauses) < 10 {
+				t.Errorf("%s: those who fail at one moment come again at one of %d moments", tc.reason, len(pauses))
 			}
 		})
 	}
