@@ -17,6 +17,7 @@ import (
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
+	"github.com/cascade-gitops/cascade/syncer/directive"
 	"github.com/cascade-gitops/cascade/syncer/source"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
@@ -309,7 +310,9 @@ func (s *survey) look(ctx context.Context, v visit) {
 		return // it applies its Layers when nobody waits for them any more
 	}
 	for _, u := range d.Layers {
-		s.comes(u, v.owner)
+		if !leaves(v.owner, u) {
+			s.comes(u, v.owner)
+		}
 	}
 }
 
@@ -320,6 +323,9 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead 
 		return // the API server will not take it either
 	}
 	e, self := EntryOf(o), EntryOf(s.self)
+	if leaves(by, u) {
+		return
+	}
 	s.keepRecord(o, s.live[e.ID()])
 	if e.ID() == self.ID() {
 		// It declares what it applies, unless it is to change or to come back.
@@ -335,6 +341,15 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead 
 	}
 	s.seen[form] = true
 	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by), late: ahead || suspended(by) || isFailing(by) && !s.recent(by), ahead: ahead})
+}
+
+// leaves reports whether an owner that declares an object does not apply it, as its directives say: nobody makes it. Helm
+// knows no directives.
+func leaves(by client.Object, u *unstructured.Unstructured) bool {
+	if _, ok := by.(*kustomizev1.Kustomization); !ok {
+		return false
+	}
+	return directive.Selects(directive.Skip(), u)
 }
 
 // lost reports whether one of the owners that an owner applied does not exist or is being

@@ -112,6 +112,13 @@ func recordedOn(secret, cluster string) func(*kustomizev1.Kustomization) {
 	}
 }
 
+// annotated has one of the directives of Flux, by the end of its key.
+func annotated(directive, value string) func(*kustomizev1.Kustomization) {
+	return func(k *kustomizev1.Kustomization) {
+		k.Annotations = map[string]string{kustomizev1.GroupVersion.Group + "/" + directive: value}
+	}
+}
+
 func suspendedNow(k *kustomizev1.Kustomization) { k.Spec.Suspend = true }
 
 func stranger(k *kustomizev1.Kustomization) {
@@ -128,6 +135,10 @@ func failing(since time.Duration) func(*kustomizev1.Kustomization) {
 			Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: "BuildFailed", LastTransitionTime: metav1.NewTime(noon.Add(-since)),
 		}}
 	}
+}
+
+func readyNow(k *kustomizev1.Kustomization) {
+	k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue}}
 }
 
 // moving has a kubeconfig since a moment ago, and has not left home yet.
@@ -203,6 +214,10 @@ func TestSurvey(t *testing.T) {
 		"GoingUnknown":         {reason: "its parent declares it, and what it has is not known: it must not go as if that had been found out", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": unknown(false)}, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
 		"ComesBackElsewhere":   {reason: "one that is deleted, and declared again for a cluster that does not tell which it is", self: goingAway, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one", leads("mute"))), "one": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared, Unsure: true}},
 		"ChangesElsewhere":     {reason: "the same of one that stays: it is applied as declared first", self: leaving, owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("old", "one", leads("mute"))), "one": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"SwitchedOff":          {reason: "its parent declares it, and is not to apply it", self: going, owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one", annotated("reconcile", "disabled"))).settled(), "one": has("a")}},
+		"SwitchedOffThere":     {reason: "it was not to be changed while it was there, and is made again", self: of("old", "one", recording("x_a__ConfigMap"), deleting, annotated("reconcile", "disabled")), owners: []client.Object{of("root", "root", recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"NeverMade":            {reason: "a parent declares one that it is not to apply", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("new", "two", annotated("ssa", "Ignore"))), "two": has("a")}},
+		"NeverMadeUnknown":     {reason: "nor does it matter what that one has", owners: []client.Object{of("root", "root")}, git: sources{"root": Declaration{}.and(of("new", "two", annotated("ssa", "Ignore"))), "two": unknown(true)}},
 		"ParentSuspended":      {reason: "a person suspended the parent and deletes it", self: going, owners: []client.Object{of("root", "root", suspendedNow, recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}},
 		"MovesHere":            {reason: "one that is to leave home first declares it for the cluster that is asked about", owners: []client.Object{of("new", "two", moving, recording("x_b__ConfigMap"))}, git: sources{"two": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"MovesHereNow":         {reason: "the same: that it applied the revision was elsewhere", owners: []client.Object{of("new", "two", moving, recording("x_a__ConfigMap"))}, git: sources{"two": has("a").settled()}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
@@ -433,10 +448,11 @@ func TestLayersComing(t *testing.T) {
 		u.SetName("app")
 		return DeclarationOf([]*unstructured.Unstructured{u}, nil)
 	}
-	ahead := func(d Declaration) Declaration { return DeclarationOf(nil, d.Layers) }
-	ready := func(k *kustomizev1.Kustomization) {
-		k.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue}}
+	off := func(d Declaration) Declaration {
+		d.Layers[0].SetAnnotations(map[string]string{kustomizev1.GroupVersion.Group + "/reconcile": "disabled"})
+		return d
 	}
+	ahead := func(d Declaration) Declaration { return DeclarationOf(nil, d.Layers) }
 	for name, tc := range map[string]struct {
 		reason string
 		tier   []client.Object
@@ -448,8 +464,9 @@ func TestLayersComing(t *testing.T) {
 		"Stranger":    {"it has nothing to do with it", []client.Object{of("tier", "tier")}, sources{"tier": layer("else")}, ""},
 		"NotThereYet": {"the Kustomization that declares it is not there yet either", []client.Object{of("root", "root")}, sources{"root": Declaration{}.and(of("tier", "tier")), "tier": layer("git")}, "Layer/fleet/app"},
 		"Recorded":    {"it is on record before it is applied", []client.Object{of("tier", "tier", recording("fleet_app_cascade.dev_Layer"))}, sources{"tier": layer("git").settled()}, "Layer/fleet/app"},
-		"Settled":     {"it has been applied", []client.Object{of("tier", "tier", recording("fleet_app_cascade.dev_Layer"), ready)}, sources{"tier": layer("git").settled()}, ""},
+		"Settled":     {"it has been applied", []client.Object{of("tier", "tier", recording("fleet_app_cascade.dev_Layer"), readyNow)}, sources{"tier": layer("git").settled()}, ""},
 		"Suspended":   {"nobody knows when it will be", []client.Object{of("tier", "tier", suspendedNow)}, sources{"tier": layer("git")}, ""},
+		"SwitchedOff": {"nobody applies it", []client.Object{of("tier", "tier")}, sources{"tier": off(layer("git"))}, ""},
 		"Ahead":       {"a Rollout lets it be applied in days", []client.Object{of("tier", "tier")}, sources{"tier": ahead(layer("git"))}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
