@@ -268,7 +268,11 @@ func (s *survey) look(ctx context.Context, v visit) {
 	// another cluster are never here. One that moves has applied it elsewhere. Of Layers the rendering alone tells what
 	// they are to be.
 	whole := v.by == (inventory.Entry{}) && ((local || there == here) && s.lost(e) || local && s.mayLack(v.owner) || at != s.recordedAt(v.owner))
-	d := declarer.Declares(ctx, v.owner, &s.view, whole)
+	d := declarer.Declares(ctx, v.owner, &s.view, false)
+	settled := d.Settled
+	if settled && whole {
+		d = declarer.Declares(ctx, v.owner, &s.view, true)
+	}
 	switch {
 	case d.Unknown != nil && isSelf && (v.late || !s.self.GetDeletionTimestamp().IsZero()):
 		// Self cannot wait for itself: who comes back finds nothing on record of what went on.
@@ -303,27 +307,33 @@ func (s *survey) look(ctx context.Context, v visit) {
 	if !local || isSelf {
 		return
 	}
+	done := settled && isReady(v.owner)
 	for _, u := range d.Owners {
-		s.declared(u, v.owner, v.ahead || slices.Contains(d.Ahead, inventory.Of(u)))
+		s.declared(u, v.owner, v.ahead || slices.Contains(d.Ahead, inventory.Of(u)), done)
 	}
 	if v.ahead || suspended(v.owner) {
 		return // it applies its Layers when nobody waits for them any more
 	}
 	for _, u := range d.Layers {
-		if !leaves(v.owner, u) {
+		if !leaves(v.owner, u, nil) {
 			s.comes(u, v.owner)
 		}
 	}
 }
 
-// declared adds an owner that another one declares, in the form in which it will be. ahead: once a Rollout lets it.
-func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead bool) {
+// declared adds an owner that another one declares, in the form in which it will be. ahead: once a Rollout lets it. done: the
+// other one has applied what it declares, and who differs all the same may go on so.
+func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead, done bool) {
 	o := newOwner(u.GetKind())
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
 		return // the API server will not take it either
 	}
 	e, self := EntryOf(o), EntryOf(s.self)
-	if leaves(by, u) {
+	live := s.live[e.ID()]
+	if e.ID() == self.ID() {
+		live = s.self
+	}
+	if leaves(by, u, live) {
 		return
 	}
 	s.keepRecord(o, s.live[e.ID()])
@@ -332,7 +342,7 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead 
 		if s.self.GetDeletionTimestamp().IsZero() && shapeOf(o) == shapeOf(s.self) || !s.self.GetDeletionTimestamp().IsZero() && suspended(by) {
 			return
 		}
-	} else if live := s.live[e.ID()]; live != nil && live.GetDeletionTimestamp().IsZero() && shapeOf(o) == shapeOf(live) {
+	} else if live != nil && live.GetDeletionTimestamp().IsZero() && shapeOf(o) == shapeOf(live) {
 		return
 	}
 	form := e.ID() + " " + shapeOf(o)
@@ -340,16 +350,22 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead 
 		return
 	}
 	s.seen[form] = true
-	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by), late: ahead || suspended(by) || isFailing(by) && !s.recent(by), ahead: ahead})
+	late := ahead || suspended(by) || isFailing(by) && !s.recent(by) || done && s.self.GetDeletionTimestamp().IsZero()
+	s.queue = append(s.queue, visit{owner: o, by: EntryOf(by), late: late, ahead: ahead})
 }
 
-// leaves reports whether an owner that declares an object does not apply it, as its directives say: nobody makes it. Helm
-// knows no directives.
-func leaves(by client.Object, u *unstructured.Unstructured) bool {
+// leaves reports whether an owner that declares an object writes it neither now nor later, as its directives say: what the
+// manifest has does not come true, and who is there in another form stays so. live is nil if the object does not exist;
+// one that is being deleted is made again. Helm knows no directives.
+func leaves(by client.Object, u *unstructured.Unstructured, live client.Object) bool {
 	if _, ok := by.(*kustomizev1.Kustomization); !ok {
 		return false
 	}
-	return directive.Selects(directive.Skip(), u)
+	if directive.Selects(directive.Skip(), u) {
+		return true
+	}
+	return live != nil && live.GetDeletionTimestamp().IsZero() &&
+		(directive.Selects(directive.IfNotPresent(), u) || directive.InMetadata(directive.Skip(), live.GetLabels(), live.GetAnnotations()))
 }
 
 // lost reports whether one of the owners that an owner applied does not exist or is being
@@ -367,7 +383,7 @@ func (s *survey) lost(owner inventory.Entry) bool {
 
 // mayLack reports whether an owner may not have applied the Layers in its inventory, which is written ahead, as they are to be.
 func (s *survey) mayLack(o client.Object) bool {
-	if ready := readyOf(o); s.Layers == nil || ready != nil && ready.Status == metav1.ConditionTrue {
+	if s.Layers == nil || isReady(o) {
 		return false
 	}
 	s.mu.Lock()
@@ -398,6 +414,11 @@ func (s *survey) recent(o client.Object) bool {
 	}
 	ready := readyOf(o)
 	return ready != nil && within(ready.LastTransitionTime)
+}
+
+func isReady(o client.Object) bool {
+	ready := readyOf(o)
+	return ready != nil && ready.Status == metav1.ConditionTrue
 }
 
 func isFailing(o client.Object) bool {
