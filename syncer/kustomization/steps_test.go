@@ -1824,6 +1824,49 @@ func TestPruneStep(t *testing.T) {
 	}
 }
 
+// TestSwitchedOff: a Kustomization that is deleted while its parent declares it leaves what it applied to the one that its
+// parent makes again, unless the parent makes none.
+func TestSwitchedOff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason      string
+		annotations map[string]any
+		want        apply.Claim
+	}{
+		"Declared": {"its parent makes it again", nil, apply.Claim{Owner: "Kustomization/apps/shop", Kind: apply.Again}},
+		"Disabled": {"its parent is not to reconcile it", map[string]any{"kustomize.toolkit.fluxcd.io/reconcile": "disabled"}, apply.Claim{}},
+		"Ignored":  {"its parent is not to apply it", map[string]any{"kustomize.toolkit.fluxcd.io/ssa": "Ignore"}, apply.Claim{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": kustomizev1.GroupVersion.String(), "kind": kustomizev1.KustomizationKind,
+				"metadata": map[string]any{"namespace": "apps", "name": "shop", "annotations": tc.annotations},
+			}}
+			root := shop(func(k *kustomizev1.Kustomization) {
+				k.Name, k.Status.Inventory = "root", refs([]inventory.Entry{inventory.Of(u)})
+			})
+			s := take(t, shop(func(k *kustomizev1.Kustomization) {
+				k.DeletionTimestamp, k.Status.Inventory = &metav1.Time{Time: noon}, refs([]inventory.Entry{entry("a")})
+			}), root)
+			s.Claims.Kustomizations = declarers{
+				"root": claim.DeclarationOf([]*unstructured.Unstructured{u}, nil), "shop": {Entries: []inventory.Entry{entry("a")}},
+			}
+			s.Claims.Now = s.Now
+			asked := false
+			s.cluster.remove = func(o apply.Options) (apply.Result, error) {
+				asked = true
+				got, err := o.Claimed(t.Context(), entry("a"), inventory.Entry{})
+				if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
+					t.Errorf("%s: %v; -want, +got:\n%s", tc.reason, err, diff)
+				}
+				return apply.Result{Changes: ssa.NewChangeSet()}, nil
+			}
+			if _, err := s.finalize(t.Context(), s.run); err != nil || !asked {
+				t.Errorf("%s: asked: %t, %v", tc.reason, asked, err)
+			}
+		})
+	}
+}
+
 // withClusters is our own cluster with some Clusters in it, of Kustomization apps/shop.
 type withClusters struct {
 	client.Client
