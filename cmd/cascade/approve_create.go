@@ -292,6 +292,22 @@ func (c *cli) approvePushed(ctx context.Context, cl client.Client, said string, 
 			namespaces = append(namespaces, namespace)
 		}
 	}
+	// Nothing is written before all of them have been asked: without its mark and its kubeconfig nobody sees that a Cluster runs.
+	for _, namespace := range namespaces {
+		record := &corev1.ConfigMap{}
+		err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, record)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot read ConfigMap %s/%s: %w", namespace, v1alpha1.FirstSyncConfigMap, err)
+		}
+		for _, name := range names {
+			if firstsync.ManagedBy(record, name) == "" {
+				continue
+			}
+			if err := gone(ctx, cl, namespace, name); err != nil {
+				return err
+			}
+		}
+	}
 	for _, namespace := range namespaces {
 		record := firstsync.NewRecord(namespace)
 		if err := cl.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {

@@ -120,6 +120,7 @@ func awayTier(connected metav1.ConditionStatus, step string, more ...client.Obje
 	}
 	v1alpha1.SetHeld(owner, v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"fleet/m"}}})
 	record := openRecord()
+	record.Labels = firstsync.NewRecord(record.Namespace).Labels
 	firstsync.ManageElsewhere(record, "fleet.m-1", types.NamespacedName{Namespace: "fleet", Name: "m"})
 	child := &v1alpha1.Child{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}, Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "m"}},
@@ -159,6 +160,44 @@ func TestApproveCreateManagedElsewhere(t *testing.T) {
 			data, want := recordedIn(t, cl), tc.err == "" && !tc.all
 			if _, elsewhere := data["fleet_m_elsewhere"]; elsewhere == want || (data["fleet_m"] == "approved") != want {
 				t.Errorf("%s: the record is %v", tc.reason, data)
+			}
+		})
+	}
+}
+
+// TestApprovePushedOfMoved: a Cluster that was moved away is not approved past what tells that it runs either where a parent
+// pushes it: that stays, with the kubeconfig by which it is seen.
+func TestApprovePushedOfMoved(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		connected metav1.ConditionStatus
+		step, err string
+	}{
+		"Gone":      {"nobody hears of it any more", metav1.ConditionFalse, "done", ""},
+		"Connected": {"it would be built a second time", metav1.ConditionTrue, "done", "Child fleet/m is connected"},
+		"Pivoting":  {"the pivot needs the kubeconfig", metav1.ConditionFalse, "unpause", "pivot fleet.m-1, which moves it, is at step unpause"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := newCLI(t)
+			kept := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "m-kubeconfig", UID: "s", Annotations: map[string]string{v1alpha1.PivotKeptAnnotation: "fleet.m-1"},
+			}}
+			// A record of an agent that was here before holds it, too, and is the first that is written.
+			former := firstsync.SettledRecord("a-former", "", time.Now())
+			cl := awayTier(tc.connected, tc.step, kept, former)
+			err := c.approvePushed(t.Context(), cl, "a-former", []types.NamespacedName{{Namespace: "fleet", Name: "m"}})
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: error is %v", tc.reason, err)
+			}
+			data, want := recordedIn(t, cl), tc.err == ""
+			if _, elsewhere := data["fleet_m_elsewhere"]; elsewhere == want || (data["fleet_m"] == "approved") != want {
+				t.Errorf("%s: the record is %v", tc.reason, data)
+			}
+			if err := cl.Get(t.Context(), client.ObjectKeyFromObject(former), former); err != nil || (former.Data["fleet_m"] == "approved") != want {
+				t.Errorf("%s: the former record is %v, %v", tc.reason, former.Data, err)
+			}
+			if err := cl.Get(t.Context(), client.ObjectKeyFromObject(kept), kept); (err != nil) != want {
+				t.Errorf("%s: the Secret is read with %v", tc.reason, err)
 			}
 		})
 	}
