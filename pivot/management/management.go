@@ -250,13 +250,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	d := Decide(f)
+	stands := child.Spec.Suspend && child.Status.MovingTo == "" // what was said before it was suspended
+	if f.Unread != nil && stands {
+		return ctrl.Result{RequeueAfter: retryPause}, nil // nothing would take back that they could not be read
+	}
 	if f.Unread != nil {
 		return ctrl.Result{RequeueAfter: retryPause}, r.tell(ctx, child, d)
 	}
 	if d.To == "" {
 		r.forget(req.NamespacedName)
-		if child.Spec.Suspend && child.Status.MovingTo == "" {
-			return ctrl.Result{}, nil // what was said before it was suspended stands
+		if stands {
+			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, r.tell(ctx, child, d)
 	}

@@ -211,6 +211,7 @@ func TestSuspendedChild(t *testing.T) {
 		"Ended":   {"it is not on its way any more", "aborted", v1alpha1.ManagementSelf, "", v1alpha1.ReasonPivotRunning, "", 0, true},
 		"Waits":   {"nothing was begun, and nothing is", "", "", "", v1alpha1.ReasonPivotWaiting, v1alpha1.ReasonPivotWaiting, 0, true},
 		"Nothing": {"nothing was ever said of it", "", "", "", "", "", 0, false},
+		"Unread":  {"the journals cannot be read for a moment", "", "", "", v1alpha1.ReasonManagedHere, v1alpha1.ReasonManagedHere, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := runtime.NewScheme()
@@ -229,6 +230,9 @@ func TestSuspendedChild(t *testing.T) {
 			}
 			if tt.is != "" {
 				child.Status.Conditions = append(child.Status.Conditions, metav1.Condition{Type: v1alpha1.ManagementCondition, Status: metav1.ConditionFalse, Reason: tt.is})
+				if tt.is == v1alpha1.ReasonManagedHere {
+					meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ManagementCondition).Status = metav1.ConditionTrue
+				}
 			}
 			layer := &v1alpha1.Layer{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "masters"},
@@ -241,11 +245,25 @@ func TestSuspendedChild(t *testing.T) {
 					Data:       map[string]string{"journal.json": fmt.Sprintf(`{"format":1,"id":"x-1","step":%q,"to":{"uid":"there"},"clusters":[{"namespace":"fleet","name":"master"}]}`, tt.step)},
 				})
 			}
-			c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(child).Build()
+			unread := name == "Unread"
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(child).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					if _, ok := list.(*corev1.ConfigMapList); ok && unread {
+						return errors.New("it is not answered")
+					}
+					return c.List(ctx, list, opts...)
+				},
+			}).Build()
 			asked := false
 			r := &Reconciler{
 				Client: c, Side: pivot.Side{Name: "this tier", Client: c, Namespace: v1alpha1.AgentNamespace}, Events: record.NewFakeRecorder(10), Now: time.Now,
 				Elsewhere: func(context.Context, types.NamespacedName) (bool, error) { asked = true; return false, nil },
+			}
+			if unread {
+				if result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)}); err != nil || result.RequeueAfter != retryPause {
+					t.Errorf("%s: looked at again after %s, %v", tt.reason, result.RequeueAfter, err)
+				}
+				unread = false
 			}
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(child)})
 			if err != nil || result.RequeueAfter != tt.again || asked != tt.asked {
