@@ -10,11 +10,12 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 )
 
 // readFacts reads what a tier says about itself.
@@ -22,9 +23,9 @@ func readFacts(ctx context.Context, c client.Reader, request string) (Facts, err
 	f := Facts{Sync: syncKey(), Request: request}
 	kustomizations, releases := &kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}
 	layers, children, rollouts := &v1alpha1.LayerList{}, &v1alpha1.ChildList{}, &v1alpha1.RolloutList{}
-	clusters := &metav1.PartialObjectMetadataList{}
+	clusters := &unstructured.UnstructuredList{}
 	clusters.SetGroupVersionKind(clusterapi.ClusterKind.WithVersion("v1beta2"))
-	clusters.Kind += "List"
+	clusters.SetKind(clusters.GetKind() + "List")
 	git, oci, buckets := &sourcev1.GitRepositoryList{}, &sourcev1.OCIRepositoryList{}, &sourcev1.BucketList{}
 	repositories, charts := &sourcev1.HelmRepositoryList{}, &sourcev1.HelmChartList{}
 	served := []client.ObjectList{git, kustomizations, releases, layers, children, rollouts}
@@ -56,6 +57,9 @@ func readFacts(ctx context.Context, c client.Reader, request string) (Facts, err
 		f.Sources = append(f.Sources, Source{sourcev1.HelmChartKind, s, s.Spec.Suspend, s.Status.LastHandledReconcileAt, s.Status.Artifact})
 	}
 	f.Kustomizations, f.HelmReleases = kustomizations.Items, releases.Items
-	f.Layers, f.Children, f.Rollouts, f.Clusters = layers.Items, children.Items, rollouts.Items, clusters.Items
+	f.Layers, f.Children, f.Rollouts = layers.Items, children.Items, rollouts.Items
+	for i := range clusters.Items {
+		f.Clusters = append(f.Clusters, capibridge.FromObject(&clusters.Items[i]))
+	}
 	return f, nil
 }

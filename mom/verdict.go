@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 	"github.com/cascade-gitops/cascade/cmd/cascade/held"
 )
 
@@ -37,8 +38,8 @@ type Facts struct {
 	Layers         []v1alpha1.Layer
 	Children       []v1alpha1.Child
 	Rollouts       []v1alpha1.Rollout
-	// Clusters are names and labels of what Cluster API has.
-	Clusters []metav1.PartialObjectMetadata
+	// Clusters are what Cluster API has.
+	Clusters []capibridge.Cluster
 }
 
 // Source is one of any kind.
@@ -68,7 +69,7 @@ type Verdict struct {
 // Judge judges.
 func Judge(f Facts) Verdict {
 	var v Verdict
-	v.Waiting = slices.Concat(f.objects(), f.unseeded(), f.children())
+	v.Waiting = slices.Concat(f.objects(), f.clusters(), f.children())
 	for _, item := range held.Of(held.Facts{
 		Kustomizations: f.Kustomizations, HelmReleases: f.HelmReleases, Layers: f.Layers, Children: f.Children, Rollouts: f.Rollouts,
 	}) {
@@ -265,35 +266,46 @@ func notReady(o conditioned) string {
 	return ""
 }
 
-// unseeded are Clusters that a layer selects and that are no children yet.
-func (f Facts) unseeded() []string {
-	children := map[types.NamespacedName]bool{}
+// clusters are those that a layer selects and that are no children yet, and those that none selects and that are not built
+// yet: their providers go with this tier, and nobody would go on with what is half there.
+func (f Facts) clusters() []string {
+	children := map[types.NamespacedName]*v1alpha1.Child{}
 	for i := range f.Children {
-		child := &f.Children[i]
-		name := child.Name
-		if child.Spec.ClusterRef != nil {
-			name = child.Spec.ClusterRef.Name
+		// One without clusterRef is another cluster's, whatever its name.
+		if child := &f.Children[i]; child.Spec.ClusterRef != nil {
+			children[types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}] = child
 		}
-		children[types.NamespacedName{Namespace: child.Namespace, Name: name}] = true
 	}
 	var waiting []string
 	for i := range f.Clusters {
 		cluster := &f.Clusters[i]
-		selected := slices.ContainsFunc(f.Layers, func(l v1alpha1.Layer) bool { return selects(&l, cluster) })
-		if cluster.DeletionTimestamp == nil && selected && !children[client.ObjectKeyFromObject(cluster)] {
-			waiting = append(waiting, fmt.Sprintf("Cluster/%s/%s: it is no child yet", cluster.Namespace, cluster.Name))
+		child := children[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]
+		selected := slices.ContainsFunc(f.Layers, func(l v1alpha1.Layer) bool { return selects(&l, cluster.Namespace, cluster.Labels) })
+		why := ""
+		switch {
+		case cluster.Deleting:
+		case selected && child == nil:
+			why = "it is no child yet"
+		case selected, cluster.Paused, child != nil && child.Spec.Suspend: // as the child says, or a person
+		case !cluster.InfrastructureProvisioned:
+			why = "its infrastructure is not provisioned yet"
+		case !cluster.ControlPlaneInitialized:
+			why = "its control plane is not initialized yet"
+		}
+		if why != "" {
+			waiting = append(waiting, fmt.Sprintf("Cluster/%s/%s: %s", cluster.Namespace, cluster.Name, why))
 		}
 	}
 	return waiting
 }
 
-// selects reports whether a layer that is not suspended selects a Cluster, or the Child of one.
-// An empty selector selects nothing.
-func selects(layer *v1alpha1.Layer, o client.Object) bool {
+// selects reports whether a layer that is not suspended selects a Cluster, or the Child of one, with
+// these labels. An empty selector selects nothing.
+func selects(layer *v1alpha1.Layer, namespace string, of map[string]string) bool {
 	s := &layer.Spec.ClusterSelector
 	selector, err := metav1.LabelSelectorAsSelector(s)
-	return err == nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 && layer.Namespace == o.GetNamespace() && !layer.Spec.Suspend &&
-		selector.Matches(labels.Set(o.GetLabels()))
+	return err == nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 && layer.Namespace == namespace && !layer.Spec.Suspend &&
+		selector.Matches(labels.Set(of))
 }
 
 func (f Facts) children() []string {
@@ -329,7 +341,7 @@ func (f Facts) unready(child *v1alpha1.Child) string {
 	withAgent := false
 	for i := range f.Layers {
 		l := &f.Layers[i]
-		if !l.DeletionTimestamp.IsZero() || !selects(l, child) {
+		if !l.DeletionTimestamp.IsZero() || !selects(l, child.Namespace, child.Labels) {
 			continue
 		}
 		if !slices.ContainsFunc(status.Layers, func(entry v1alpha1.ChildLayer) bool { return entry.Name == l.Name }) {
@@ -353,7 +365,7 @@ func (f Facts) unready(child *v1alpha1.Child) string {
 func (f Facts) leftAlone(child *v1alpha1.Child) bool {
 	is := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConnectedCondition)
 	return is != nil && is.Reason == v1alpha1.ReasonNoLayer && is.ObservedGeneration >= child.Generation &&
-		!slices.ContainsFunc(f.Layers, func(l v1alpha1.Layer) bool { return selects(&l, child) })
+		!slices.ContainsFunc(f.Layers, func(l v1alpha1.Layer) bool { return selects(&l, child.Namespace, child.Labels) })
 }
 
 // unmoved is why the Cluster of a child is not managed by whom a layer says: this tier moves it,
@@ -370,7 +382,7 @@ func (f Facts) unmoved(child *v1alpha1.Child) string {
 	for i := range f.Layers {
 		l := &f.Layers[i]
 		reason, declares := wanted[l.Spec.Management]
-		if declares && l.DeletionTimestamp.IsZero() && selects(l, child) && (is == nil || is.Reason != reason) {
+		if declares && l.DeletionTimestamp.IsZero() && selects(l, child.Namespace, child.Labels) && (is == nil || is.Reason != reason) {
 			return fmt.Sprintf("Management: Layer %s declares %s, which is not looked at yet", l.Name, l.Spec.Management)
 		}
 	}

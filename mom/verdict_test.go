@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/capibridge"
 )
 
 func ready(status metav1.ConditionStatus, generation int64) []metav1.Condition {
@@ -25,8 +26,9 @@ func complete() Facts {
 	of := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "n", Name: name, Generation: 2, Annotations: map[string]string{meta.ReconcileRequestAnnotation: "now"}}
 	}
-	cluster := metav1.PartialObjectMetadata{ObjectMeta: of("one")}
-	cluster.Labels = map[string]string{"tier": "master"}
+	cluster := capibridge.Cluster{
+		Namespace: "n", Name: "one", Labels: map[string]string{"tier": "master"}, InfrastructureProvisioned: true, ControlPlaneInitialized: true,
+	}
 	return Facts{
 		Sync: types.NamespacedName{Namespace: "n", Name: "tier"}, Request: "now",
 		Sources: []Source{{
@@ -48,7 +50,7 @@ func complete() Facts {
 			ObjectMeta: of("one"), Spec: v1alpha1.ChildSpec{ClusterRef: &v1alpha1.LocalReference{Name: "one"}},
 			Status: v1alpha1.ChildStatus{Conditions: ready("True", 2), Layers: []v1alpha1.ChildLayer{{Name: "master"}}, LastHandledReconcileAt: "now"},
 		}},
-		Clusters: []metav1.PartialObjectMetadata{cluster},
+		Clusters: []capibridge.Cluster{cluster},
 	}
 }
 
@@ -187,8 +189,32 @@ func TestJudge(t *testing.T) {
 		"Alone":       {"nor does a child of one", alone, nil, nil},
 		"AloneBefore": {"an agent of before said so", func(f *Facts) { alone(f); f.Children[0].Status.LastHandledReconcileAt = "before" }, []string{"Child/n/one: it is not looked at yet"}, nil},
 		"AloneNoMore": {"a commit has a layer select it", func(f *Facts) { alone(f); f.Children[0].Labels = f.Layers[0].Spec.ClusterSelector.MatchLabels }, []string{"Child/n/one: NoLayer: none selects it"}, nil},
+		"NameTaken": {"a person added another cluster by the name of it", func(f *Facts) { f.Children[0].Spec.ClusterRef = nil },
+			[]string{"Cluster/n/one: it is no child yet"}, nil},
+		"AloneBuilding": {"what its provider has begun would stay half built", func(f *Facts) {
+			alone(f)
+			f.Clusters[0].InfrastructureProvisioned, f.Clusters[0].ControlPlaneInitialized = false, false
+		}, []string{"Cluster/n/one: its infrastructure is not provisioned yet"}, nil},
+		"AloneStarting": {"nor would anybody join its control plane", func(f *Facts) { alone(f); f.Clusters[0].ControlPlaneInitialized = false },
+			[]string{"Cluster/n/one: its control plane is not initialized yet"}, nil},
+		"UnselectedBuilding": {"also before it is a child", func(f *Facts) {
+			alone(f)
+			f.Children, f.Clusters[0].InfrastructureProvisioned = nil, false
+		}, []string{"Cluster/n/one: its infrastructure is not provisioned yet"}, nil},
+		"AloneSuspended": {"a person wants it to stand", func(f *Facts) {
+			alone(f)
+			f.Children[0].Spec.Suspend, f.Clusters[0].InfrastructureProvisioned = true, false
+		}, nil, nil},
+		"AlonePaused": {"it is not built while it is paused", func(f *Facts) {
+			alone(f)
+			f.Clusters[0].Paused, f.Clusters[0].InfrastructureProvisioned = true, false
+		}, nil, nil},
+		"AloneGoing": {"it is being taken down", func(f *Facts) {
+			alone(f)
+			f.Clusters[0].Deleting, f.Clusters[0].InfrastructureProvisioned = true, false
+		}, nil, nil},
 		"Elsewhere":   {"layers select in their own namespace", func(f *Facts) { f.Children, f.Clusters[0].Namespace = nil, "other" }, nil, nil},
-		"Deleted":     {"a Cluster that goes is not seeded", func(f *Facts) { f.Children, f.Clusters[0].DeletionTimestamp = nil, &lapses }, nil, nil},
+		"Deleted":     {"a Cluster that goes is not seeded", func(f *Facts) { f.Children, f.Clusters[0].Deleting = nil, true }, nil, nil},
 		"Child":       {"a child that is not ready", func(f *Facts) { f.Children[0].Status.Conditions = ready("Unknown", 2) }, []string{"Child/n/one: Because: of this"}, nil},
 		"Unmoved":     {"a layer says that the cluster manages itself, and nobody looked at that", moved("", "", ""), []string{"Child/n/one: Management: Layer master declares self, which is not looked at yet"}, nil},
 		"MovedHere":   {"nor since it says so", moved("True", v1alpha1.ReasonManagedHere, "m"), []string{"Child/n/one: Management: Layer master declares self, which is not looked at yet"}, nil},
