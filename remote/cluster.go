@@ -100,9 +100,30 @@ func (r *Children) cluster(ctx context.Context, key types.NamespacedName) (*unst
 	return u, nil
 }
 
+// tellNameTaken says that a Cluster has no Child, as this one, which a person added, has its name. It goes on as that of the
+// cluster that it names. That of the tier's own cluster says nothing: one that manages itself has its Cluster here.
+func (r *run) tellNameTaken() {
+	u, ok := r.Clusters.Get(r.key())
+	if !ok || u.GetDeletionTimestamp() != nil || r.child.Spec.InCluster {
+		select {
+		case <-r.Clusters.Known():
+			meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.NameTakenCondition)
+		default: // the agent has started: what was found before stands
+		}
+		return
+	}
+	const so = "this Cluster has no Child, as somebody added another cluster by its name: no Layer reaches it by its labels. Add the other one by another name, and delete Child %s; or rename the Cluster"
+	if !meta.IsStatusConditionTrue(r.child.Status.Conditions, v1alpha1.NameTakenCondition) {
+		// The Cluster is where a person looks.
+		r.Events.Eventf(u, corev1.EventTypeWarning, v1alpha1.ReasonChildRefused, so, r.child.Name)
+	}
+	r.condition(v1alpha1.NameTakenCondition, metav1.ConditionTrue, v1alpha1.ReasonChildRefused, "Cluster %s: "+so, r.child.Name, r.child.Name)
+}
+
 // facts gathers what Cluster API says. ok is false if the run ends here.
 func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, result ctrl.Result, err error) {
 	if r.child.Spec.ClusterRef == nil {
+		r.tellNameTaken()
 		r.labels = r.child.Labels
 		return capibridge.Cluster{
 			Namespace: r.child.Namespace, Name: r.child.Name, Labels: r.child.Labels, Annotations: r.child.Annotations,
@@ -156,6 +177,7 @@ func (r *run) facts(ctx context.Context) (cluster capibridge.Cluster, ok bool, r
 		return cluster, false, result, nil
 	}
 	r.object = u
+	meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.NameTakenCondition)
 	meta.RemoveStatusCondition(&r.child.Status.Conditions, v1alpha1.ManagedElsewhereCondition)
 	cluster = capibridge.FromObject(u)
 	labels, err := selection.Labels(r.child, cluster.Labels)

@@ -35,6 +35,7 @@ import (
 	"github.com/cascade-gitops/cascade/remote/epoch"
 	"github.com/cascade-gitops/cascade/remote/link"
 	records "github.com/cascade-gitops/cascade/remote/record"
+	"github.com/cascade-gitops/cascade/syncer/clusters"
 	"github.com/cascade-gitops/cascade/syncer/source"
 )
 
@@ -143,7 +144,7 @@ func newMet(t *testing.T) *met {
 	pool := link.NewPool(t.Context(), scheme, time.Now, random)
 	pool.OnProbe(func(types.NamespacedName, link.Turn) { m.woken <- struct{}{} })
 	m.children = &Children{
-		Client: m.client, Events: record.NewFakeRecorder(100), Snapshots: source.NewSnapshots(), Connections: pool,
+		Client: m.client, Clusters: &clusters.Watch{}, Events: record.NewFakeRecorder(100), Snapshots: source.NewSnapshots(), Connections: pool,
 		Metrics: NewMetrics(prometheus.NewRegistry()), ObserveInterval: time.Minute, Now: time.Now, Rand: random, own: "near",
 		Tier: epoch.NewTier(m.client, v1alpha1.AgentNamespace, "here"), Accounts: &account.Accounts{},
 		InCluster: func() (*rest.Config, error) { return &rest.Config{Host: server.URL}, nil },

@@ -635,8 +635,8 @@ func child() Section {
 			},
 			{
 				Reasons: []string{"ChildRefused"},
-				Means:   "an event of the Cluster: the API server of this tier refuses its Child, for a quota or by admission, so that the cluster is not seeded",
-				Next:    "raise the quota, or correct the policy",
+				Means:   "an event of the Cluster: the API server of this tier refuses its Child, for a quota or by admission, or somebody added another cluster by its name, whose Child has the condition `NameTaken` then; the cluster is not seeded",
+				Next:    "raise the quota, or correct the policy; or add the other cluster by another name, and delete the Child",
 			},
 			{
 				Reasons: []string{"ProfileNotOurs"},

@@ -259,6 +259,9 @@ const (
 	// StaticCredentialCondition of a Child or Layer is there while a child is given a Secret
 	// that does not lapse, and the Layer does not say that this is meant.
 	StaticCredentialCondition = "StaticCredential"
+	// NameTakenCondition of a Child that a person added is there while a Cluster of its name
+	// exists, which has no Child for that.
+	NameTakenCondition = "NameTaken"
 	// CredentialsExpiringCondition of a Child is there while a credential that
 	// it was given has used two thirds of its life.
 	CredentialsExpiringCondition = "CredentialsExpiring"

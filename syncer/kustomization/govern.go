@@ -136,10 +136,10 @@ func (r *Reconciler) govern(ctx context.Context, obj *kustomizev1.Kustomization)
 	g.cutOff, g.whole = cutOff(obj) && !known.hasAttempted(obj.Status.LastAttemptedRevision), cmp.Or(known.wholly(), wholly(&obj.Status))
 	for i := range children.Items {
 		child := &children.Items[i]
-		name := types.NamespacedName{Namespace: child.Namespace, Name: child.Name}
-		if ref := child.Spec.ClusterRef; ref != nil {
-			name.Name = ref.Name
+		if child.Spec.ClusterRef == nil {
+			continue // another cluster's, to which nobody gives a revision of this; one of its name has no Child
 		}
+		name := types.NamespacedName{Namespace: child.Namespace, Name: child.Spec.ClusterRef.Name}
 		g.releases.Known[name] = true
 		labels, err := r.labelsOf(name, child)
 		if err != nil {

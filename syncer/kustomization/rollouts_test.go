@@ -293,6 +293,20 @@ func TestComposeStep(t *testing.T) {
 			old: []string{"a=v1.35.0"}, newest: []string{"a=v1.36.0"},
 			want: "Cluster/a at main@sha1:2, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0",
 		},
+		"NameTaken": {
+			reason: "a person added another cluster by the name of one that came later",
+			tier: func(r *tier) {
+				r.rollout("waves", selects("name", "a"))
+				r.child("a")
+				child := r.objects[len(r.objects)-1].(*v1alpha1.Child)
+				child.Spec, child.Labels = v1alpha1.ChildSpec{KubeConfig: &v1alpha1.KubeConfigReference{}}, nil
+				r.cluster("a", "")
+				r.child("b", "waves="+r2)
+			},
+			owned: entriesOf("a", "b"), newest: []string{"a=v1.36.0", "b=v1.36.0"},
+			want: "Cluster/b, ConfigMap/common main@sha1:2, LocalControlPlane/b v1.36.0", kept: "Cluster/a, LocalControlPlane/a, MachineDeployment/a",
+			says: v1alpha1.ReasonRolloutPending, message: "it has no Child yet that Rollout waves could give a revision", stays: true,
+		},
 		"NoPinYet": {
 			reason: "a Cluster that has no pin keeps what is in place, and the rest goes on", tier: func(r *tier) { r.rollout("waves", nil); r.child("a"); r.child("b", "waves="+r2) },
 			owned: entriesOf("a", "b"), newest: []string{"a=v1.36.0", "b=v1.36.0"},
@@ -359,14 +373,14 @@ func TestComposeStep(t *testing.T) {
 			want: "Cluster/a at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0",
 		},
 		"ByHand": {
-			reason: "a Child without a Cluster is selected by its own labels, whatever has its name", tier: func(r *tier) {
+			reason: "a Child without a Cluster says nothing of one that has its name, and that no Rollout selects", tier: func(r *tier) {
 				r.rollout("waves", selects("name", "a"))
 				r.child("a", "waves="+r1)
 				r.objects[len(r.objects)-1].(*v1alpha1.Child).Spec = v1alpha1.ChildSpec{}
 				r.cluster("a", "{}").SetLabels(map[string]string{"name": "b"})
 			},
 			old: []string{"a=v1.35.0"}, newest: []string{"a=v1.36.0"},
-			want: "Cluster/a at main@sha1:1, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.35.0",
+			want: "Cluster/a, ConfigMap/common main@sha1:2, LocalControlPlane/a v1.36.0",
 		},
 		"New": {
 			reason: "a Cluster that does not exist is created from the newest revision", tier: func(r *tier) { r.rollout("waves", nil); r.child("a", "waves="+r1) },
