@@ -531,14 +531,18 @@ func (p Plan) Blocked() bool {
 	return p.Held || len(p.Protected) > 0 || len(p.Needed) > 0 || len(p.Holding) > 0
 }
 
-// Hold is what a person has to decide about; nil if nothing is.
-func (p Plan) Hold() *v1alpha1.HeldPrune {
+// Hold is what a person has to decide about; nil if nothing is. before is what was on record: a plan that is blocked
+// for another reason, and leaves open what that is about, keeps its hash.
+func (p Plan) Hold(before *v1alpha1.HeldPrune) *v1alpha1.HeldPrune {
 	if !p.Blocked() {
 		return nil
 	}
 	hold := &v1alpha1.HeldPrune{Protected: int32(len(p.Protected) + len(p.Needed)), Holding: int32(len(p.Holding))}
-	if p.Held {
+	switch {
+	case p.Held:
 		hold.Hash, hold.Deletes = p.Hash, int32(len(p.Deletes))
+	case before != nil && p.leavesOpen():
+		hold.Hash, hold.Deletes = before.Hash, before.Deletes
 	}
 	return hold
 }
@@ -564,14 +568,15 @@ func Kept(entries []Entry) *v1alpha1.HeldKept {
 // Kept is the record of what the plan keeps without a person.
 func (p Plan) Kept() *v1alpha1.HeldKept { return Kept(slices.Concat(p.OfCluster, p.Queued)) }
 
-// Settles reports whether the plan ends what an earlier one held. One that holds nothing because
-// objects are kept for another owner or could not be read, or because another declaration comes,
-// ends nothing: they may be deleted later all the same. A plan that was not made ends nothing
+// Settles reports whether the plan ends what an earlier one held. One that leaves it open, or holds
+// nothing because another declaration comes, ends nothing. A plan that was not made ends nothing
 // either; neither that nor one that is superseded has a hash.
-func (p Plan) Settles() bool {
-	// What nobody confirmed is deleted while something is held only if that was approved.
-	return p.Hash != "" && !p.Blocked() && (p.Unasked || len(p.HandOver)+len(p.Unknown) == 0)
-}
+func (p Plan) Settles() bool { return p.Hash != "" && !p.Blocked() && !p.leavesOpen() }
+
+// leavesOpen reports whether objects that an earlier plan held may be deleted later all the same, as they are
+// kept for another owner or could not be read. What nobody confirmed is deleted while something is held only
+// if that was approved.
+func (p Plan) leavesOpen() bool { return !p.Unasked && len(p.HandOver)+len(p.Unknown) > 0 }
 
 // Undecided reports whether an owner's plan was held and nobody has decided since.
 // blocked: the owner's status says that deletes are held. hold is the status's record

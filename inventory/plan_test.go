@@ -617,7 +617,7 @@ func TestPlanPrune(t *testing.T) {
 			if got.Blocked() != (got.Held || len(got.Protected) > 0 || len(got.Holding) > 0) || (got.Message("o") != "") != got.Blocked() {
 				t.Errorf("%s\nBlocked() = %t, Message() = %q, want a message exactly if it is blocked", tc.reason, got.Blocked(), got.Message("o"))
 			}
-			hold := got.Hold()
+			hold := got.Hold(nil)
 			if (hold != nil) != got.Blocked() || hold != nil && ((hold.Hash != "") != got.Held) {
 				t.Errorf("%s\nHold() = %v, want a hash exactly if the plan is held", tc.reason, hold)
 			}
@@ -1074,6 +1074,35 @@ func TestPlanSettles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.plan.Settles(); got != tc.want {
 				t.Errorf("%s\nSettles() = %t, want %t", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestPlanHold: a plan that is blocked by something else, and puts off what an earlier one held, does not decide about
+// it (read 915).
+func TestPlanHold(t *testing.T) {
+	before := &v1alpha1.HeldPrune{Hash: "cd", Deletes: 2}
+	one, other := []Entry{{Kind: "ConfigMap", Name: "a"}}, []Entry{{Kind: "PersistentVolumeClaim", Name: "b"}}
+	removed := []Delete{{Entry: one[0]}}
+	for name, tc := range map[string]struct {
+		reason string
+		before *v1alpha1.HeldPrune
+		plan   Plan
+		want   *v1alpha1.HeldPrune
+	}{
+		"HandOver":  {"another owner may declare it", before, Plan{Hash: "ab", Protected: other, HandOver: one}, &v1alpha1.HeldPrune{Hash: "cd", Deletes: 2, Protected: 1}},
+		"Unknown":   {"it could not be read", before, Plan{Hash: "ab", Needed: other, Unknown: one}, &v1alpha1.HeldPrune{Hash: "cd", Deletes: 2, Protected: 1}},
+		"Held":      {"what is held now can be approved", before, Plan{Hash: "ab", Held: true, Deletes: removed, HandOver: one}, &v1alpha1.HeldPrune{Hash: "ab", Deletes: 1}},
+		"Approved":  {"a person decided", before, Plan{Hash: "ab", Unasked: true, Deletes: removed, Protected: other, HandOver: one}, &v1alpha1.HeldPrune{Protected: 1}},
+		"Restored":  {"it is declared again", before, Plan{Hash: "ab", Protected: other}, &v1alpha1.HeldPrune{Protected: 1}},
+		"Protected": {"nothing else was held before", &v1alpha1.HeldPrune{Protected: 1}, Plan{Hash: "ab", Protected: other, HandOver: one}, &v1alpha1.HeldPrune{Protected: 1}},
+		"First":     {"nothing was", nil, Plan{Hash: "ab", Protected: other, HandOver: one}, &v1alpha1.HeldPrune{Protected: 1}},
+		"Nothing":   {"nothing is blocked", before, Plan{Hash: "ab", HandOver: one}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tc.plan.Hold(tc.before)); diff != "" {
+				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"errors"
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
@@ -270,6 +271,9 @@ func TestHoldStays(t *testing.T) {
 		absent.Live[e] = inventory.Live{State: inventory.Absent}
 		kept.Live[e] = inventory.Live{State: inventory.Present, UID: e.Name, Owned: true, HandOver: "Layer/fleet/other"}
 	}
+	beside := kept
+	beside.Live = maps.Clone(kept.Live)
+	beside.Live[lost[0]] = inventory.Live{State: inventory.Present, UID: lost[0].Name, Owned: true, Guarded: true}
 	outcome := func(why string) func(*seeding, *v1alpha1.ChildLayer) error {
 		return func(*seeding, *v1alpha1.ChildLayer) error { return reason.Because(why, errors.New("x")) }
 	}
@@ -299,6 +303,7 @@ func TestHoldStays(t *testing.T) {
 		"Unselected": {"the layer was to be removed for a while", outcome(v1alpha1.ReasonRemovalHeld), true},
 		"Unread":     {"the objects cannot be read", pruned(unread, reason.Because(v1alpha1.ReasonPruneFailed, errors.New("x"))), true},
 		"Kept":       {"another layer cannot be built, and may declare all of them", pruned(kept, nil), true},
+		"KeptBeside": {"the same, and one of them is protected by now (read 915)", pruned(beside, nil), true},
 		"Restored": {"Git declares them again", func(s *seeding, entry *v1alpha1.ChildLayer) error {
 			s.rendered.entries = owned[:40]
 			s.leaves(&record.Record{Inventory: owned[:40]}, entry)

@@ -220,7 +220,7 @@ func pruneFailed(err error, as account.Account) error {
 // noteHeld has the layer's entry say what waits for a person, until a plan settles that.
 func noteHeld(entry *v1alpha1.ChildLayer, made inventory.Plan) {
 	if made.Blocked() || made.Settles() {
-		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = made.Hold() })
+		changeHeld(entry, func(held *v1alpha1.Held) { held.Prune = made.Hold(held.Prune) })
 	}
 }
 

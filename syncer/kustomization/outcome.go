@@ -123,7 +123,7 @@ const reasonPruneApproved = "PruneApproved"
 // blocked records deletes that are held. Everything else has been done.
 func (r *Reconciler) blocked(run *run, sync apply.Result) *end {
 	obj := run.Obj
-	r.pruneHeld(run, sync.Plan.Hold(), errors.New(blockedMessage(run, sync.Plan)))
+	r.pruneHeld(run, sync.Plan.Hold(run.held.Prune), errors.New(blockedMessage(run, sync.Plan)))
 	next := r.Jitter(obj.Spec.Interval.Duration)
 	if sync.HandOver != nil {
 		next = min(next, r.handOverPause(sync.HandOver))
@@ -170,7 +170,7 @@ func (r *Reconciler) settle(run *run, made inventory.Plan) {
 func (r *Reconciler) settleFailed(run *run, made inventory.Plan) {
 	switch {
 	case made.Held:
-		run.held.Prune = made.Hold()
+		run.held.Prune = made.Hold(run.held.Prune)
 		status.SetCondition(run.Obj, v1alpha1.PruneBlockedCondition, metav1.ConditionTrue, v1alpha1.ReasonPruneBlocked, "%s", blockedMessage(run, made))
 	case made.Settles():
 		r.settle(run, made)
