@@ -551,7 +551,7 @@ func (p Plan) Hold(before *v1alpha1.HeldPrune) *v1alpha1.HeldPrune {
 const mostKept = 20
 
 // Kept is the record of objects that are deleted later without a person: with their Cluster,
-// or after another one; nil if there are none. Equal objects make an equal record.
+// or after another one, or a Kustomization or HelmRelease; nil if there are none. Equal objects make an equal record.
 func Kept(entries []Entry) *v1alpha1.HeldKept {
 	if len(entries) == 0 {
 		return nil
@@ -566,7 +566,7 @@ func Kept(entries []Entry) *v1alpha1.HeldKept {
 }
 
 // Kept is the record of what the plan keeps without a person.
-func (p Plan) Kept() *v1alpha1.HeldKept { return Kept(slices.Concat(p.OfCluster, p.Queued)) }
+func (p Plan) Kept() *v1alpha1.HeldKept { return Kept(slices.Concat(p.OfCluster, p.Queued, p.Last)) }
 
 // Settles reports whether the plan ends what an earlier one held. One that leaves it open, or holds
 // nothing because another declaration comes, ends nothing. A plan that was not made ends nothing

@@ -638,6 +638,9 @@ func TestKept(t *testing.T) {
 	}
 	entries, _ := configMaps(mostKept + 5)
 	queued, parts := entries[:1], entries[1:]
+	if got := (Plan{Last: queued}).Kept(); got == nil || !slices.Equal(got.Objects, []string{queued[0].String()}) {
+		t.Errorf("an account goes after a Kustomization, and %v is on record (read 916)", got)
+	}
 	first := Plan{OfCluster: parts, Queued: queued}.Kept()
 	parts = slices.Clone(parts)
 	slices.Reverse(parts)

@@ -75,8 +75,8 @@ type HeldPrune struct {
 	Holding int32 `json:"holding,omitempty"`
 }
 
-// HeldKept are objects that are not declared any more and go with a Cluster that exists, or
-// Clusters that go when another one is gone.
+// HeldKept are objects that are not declared any more and go with a Cluster that exists, or when a
+// Kustomization or HelmRelease is gone that may need them, or Clusters that go when another one is gone.
 type HeldKept struct {
 	// Objects as Kind/namespace/name, in the order of the alphabet. When these are gone, the
 	// next are named.

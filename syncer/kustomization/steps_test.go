@@ -1315,7 +1315,8 @@ func TestApplyStep(t *testing.T) {
 		"LastBeside": {"what goes after a Kustomization is on record, and looked at again when that may be gone (read 876)", func(r *apply.Result) error {
 			r.Plan, r.Decided = inventory.Plan{Hash: held.Hash, Protected: []inventory.Entry{b}, Last: []inventory.Entry{a}}, "0123456789abcdef"
 			return nil
-		}, want{says: "False/PruneBlocked", after: deletePoll, events: 1}, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}, Last: "0123456789abcdef"}},
+		}, want{says: "False/PruneBlocked", after: deletePoll, events: 1},
+			v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Protected: 1}, Last: "0123456789abcdef", Kept: &v1alpha1.HeldKept{Objects: []string{a.String()}}}},
 		"HandOver": {"another owner is to have an object: that holds nothing up", func(r *apply.Result) error {
 			r.Plan, r.HandOver = inventory.Plan{HandOver: []inventory.Entry{b}, NewOwner: "Kustomization/x/y"}, waiting
 			return nil
@@ -1807,7 +1808,7 @@ func TestPruneStep(t *testing.T) {
 			if gone := len(s.Obj.Finalizers) == 0; gone != tc.gone {
 				t.Errorf("%s: the Kustomization may go: %t", tc.reason, gone)
 			}
-			if kept := s.run.held.Kept != nil; kept != (len(tc.result.Plan.OfCluster) > 0) {
+			if kept := s.run.held.Kept != nil; kept != (len(tc.result.Plan.OfCluster)+len(tc.result.Plan.Last) > 0) {
 				t.Errorf("%s: on record is %v", tc.reason, s.run.held.Kept)
 			}
 			if told := len(s.events.Events) > 0; name == "OtherCluster" && !told {

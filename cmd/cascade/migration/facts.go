@@ -67,7 +67,7 @@ type Facts struct {
 	Unseen, UnseenSuspended []string
 	// Ended: there is no agent any more. What fails then is Flux's to say.
 	Ended bool
-	// Kept: something of it waits for nobody, and goes when a Cluster is gone.
+	// Kept: something of it waits for nobody, and goes when a Cluster is gone, or a Kustomization or HelmRelease.
 	Kept bool
 	// Parted counts the owners that may keep something so: they have parts of Clusters, or keys, and prune.
 	Parted int
@@ -362,9 +362,9 @@ func held(u *unstructured.Unstructured) []string {
 	}
 	switch why := unseen(u); {
 	case kept != nil && why != "":
-		texts = append(texts, "kept "+listed("", kept.Objects)+" until a Cluster is gone when it was last applied, and "+why)
+		texts = append(texts, "kept "+listed("", kept.Objects)+" until something else is gone when it was last applied, and "+why)
 	case kept != nil:
-		texts = append(texts, "keeps "+listed("", kept.Objects)+" until a Cluster is gone")
+		texts = append(texts, "keeps "+listed("", kept.Objects)+" until something else is gone")
 	}
 	return texts
 }

@@ -103,7 +103,7 @@ func ToFlux(f Facts, files []string, leave Leave) Plan {
 	case len(held) > 0:
 		p.Refused = fmt.Sprintf("the agent holds back what Flux would do at once: %s. Correct it in Git, or decide about it with cascade approve, and try again", strings.Join(held, "; "))
 		if f.Kept {
-			p.Refused += ". What is kept until a Cluster is gone is there for as long as that; to have it stay for good, say so on each object: " +
+			p.Refused += ". What is kept until something else is gone, as a Cluster, is there for as long as that; to have it stay for good, say so on each object: " +
 				"kustomize.toolkit.fluxcd.io/prune: disabled, or helm.sh/resource-policy: keep where a HelmRelease has it"
 		}
 	case f.Layers+f.Children > 0 && !leave.Children:

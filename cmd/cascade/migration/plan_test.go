@@ -85,7 +85,7 @@ func TestPlans(t *testing.T) {
 			f.Held = []string{"Kustomization a/b holds the delete of 3 objects, and of 2 protected ones"}
 		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
 		"to-kept": {"a part of a living Cluster would go", func(f *Facts) {
-			f.Held, f.Kept = []string{"Kustomization a/b keeps Secret/f/keys until a Cluster is gone"}, true
+			f.Held, f.Kept = []string{"Kustomization a/b keeps Secret/f/keys until something else is gone"}, true
 		}, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
 		"to-unseen": {"nobody said what it keeps", func(f *Facts) { f.Unseen = unapplied }, func(f Facts) Plan { return ToFlux(f, files, Leave{true, true}) }},
 		"to-again":  {"an earlier call ended the agent: that it fails Flux says, and no agent can look", func(f *Facts) { f.Unseen, f.Ended = unapplied, true }, to},
@@ -153,7 +153,7 @@ func TestHeld(t *testing.T) {
 		"Create":  {"a tier that was built anew", v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"f/a", "f/b", "f/c", "f/d"}}}, "", nil, []string{"does not create Cluster f/a, f/b, f/c and 1 more, before a person has decided"}},
 		"Moved":   {"after a pivot the Kustomization is ready", v1alpha1.Held{Create: &v1alpha1.HeldCreate{ManagedElsewhere: []string{"f/a"}}}, "", nil, []string{"does not create Cluster f/a, which another management cluster manages"}},
 		"Kept": {"a part of a Cluster that stays is no longer declared: the Kustomization is ready", v1alpha1.Held{Kept: &v1alpha1.HeldKept{Objects: []string{"Secret/f/keys"}}}, "", nil,
-			[]string{"keeps Secret/f/keys until a Cluster is gone"}},
+			[]string{"keeps Secret/f/keys until something else is gone"}},
 		"Blocked":   {"a HelmRelease has no record of it", v1alpha1.Held{}, "", []string{v1alpha1.PruneBlockedCondition}, []string{"holds deletes before a person has decided"}},
 		"Uncreated": {"an earlier agent made no record", v1alpha1.Held{}, "", []string{v1alpha1.CreateHeldCondition}, []string{"does not create Clusters before a person has decided"}},
 		"Over":      {"an object between two owners", v1alpha1.Held{HandOver: &v1alpha1.HandOver{Hash: "0123456789abcdef"}}, "", nil, []string{"keeps objects until another owner has them"}},
@@ -203,8 +203,8 @@ func TestUnseen(t *testing.T) {
 		"Works":     {"the agent looks at it, and says what it keeps", "Kustomization", map[string]any{"prune": true}, "", part, v1alpha1.Held{}, "", false},
 		"Unbuilt":   {"nothing was applied since", "Kustomization", map[string]any{"prune": true}, "BuildFailed", part, v1alpha1.Held{}, "as it is not applied (BuildFailed): correct that", false},
 		"Unhealthy": {"it was applied, and looked at", "Kustomization", map[string]any{"prune": true}, "HealthCheckFailed", part, v1alpha1.Held{}, "", false},
-		"Kept":      {"the Cluster is still there", "Kustomization", map[string]any{"prune": true}, "", keys, kept, "keeps Secret/f/keys until a Cluster is gone", true},
-		"Stale":     {"it may be gone by now", "Kustomization", suspended, "", keys, kept, "kept Secret/f/keys until a Cluster is gone when it was last applied, and is suspended: resume it", false},
+		"Kept":      {"the Cluster is still there", "Kustomization", map[string]any{"prune": true}, "", keys, kept, "keeps Secret/f/keys until something else is gone", true},
+		"Stale":     {"it may be gone by now", "Kustomization", suspended, "", keys, kept, "kept Secret/f/keys until something else is gone when it was last applied, and is suspended: resume it", false},
 		"Blocked":   {"it was looked at, and a person decides", "Kustomization", map[string]any{"prune": true}, "PruneBlocked", part, v1alpha1.Held{Prune: &v1alpha1.HeldPrune{Deletes: 1}}, "holds the delete of 1 objects, and of 0 protected ones", false},
 	} {
 		t.Run(name, func(t *testing.T) {
