@@ -423,7 +423,7 @@ func (p *Plan) putLast(f Facts) {
 	}
 	p.Going, p.LastFor = going, going[0]
 	p.Deletes = slices.DeleteFunc(p.Deletes, func(d Delete) bool {
-		if !slices.ContainsFunc(going, func(e Entry) bool { return mayNeed(e, d.Entry) }) {
+		if !slices.ContainsFunc(going, func(e Entry) bool { return MayNeed(e, d.Entry) }) {
 			return false
 		}
 		p.Last = append(p.Last, d.Entry)
@@ -438,9 +438,9 @@ func (l Live) TakesDown(e Entry, now time.Time) bool {
 	return isSync && !l.Self && (!l.Lingers(now) || len(l.Holds) > 0)
 }
 
-// mayNeed reports whether a Kustomization or HelmRelease may need an object to take down what it
+// MayNeed reports whether a Kustomization or HelmRelease may need an object to take down what it
 // applied. Its account may have rights in any namespace.
-func mayNeed(sync, e Entry) bool {
+func MayNeed(sync, e Entry) bool {
 	switch {
 	case e.Group == rbac:
 		return true
@@ -632,10 +632,18 @@ func AwaitsMessage(kept []Entry, credential string) string {
 // LastMessage says what is kept for a Kustomization or HelmRelease that is not gone since the plan before;
 // empty if nothing is.
 func (p Plan) LastMessage() string {
-	if len(p.Last) == 0 || !slices.Contains(p.Waiting, p.LastFor) {
+	if !slices.Contains(p.Waiting, p.LastFor) {
 		return ""
 	}
-	return fmt.Sprintf("%d objects that are no longer declared are kept until %s is gone, which may need them: %s", len(p.Last), p.LastFor, Names(p.Last))
+	return LastMessage(p.Last, p.LastFor)
+}
+
+// LastMessage says what is kept for a Kustomization or HelmRelease; empty if nothing is.
+func LastMessage(last []Entry, lastFor Entry) string {
+	if len(last) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d objects that are no longer declared are kept until %s is gone, which may need them: %s", len(last), lastFor, Names(last))
 }
 
 // Protected reports whether deleting the object may destroy a cluster, data that Git does

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -16,8 +17,9 @@ import (
 
 // collect deletes the objects of earlier revisions that may go by now. held
 // says which may not, after when to look again at those that wait for the end of a Cluster;
-// handOver records which are kept for other owners.
+// handOver records which are kept for other owners. What waits for something else awaits tells.
 func (n *run) collect(ctx context.Context) (held string, after time.Duration, handOver *v1alpha1.HandOver, err error) {
+	n.awaits = ""
 	if len(n.found.leftovers) == 0 {
 		n.handsOver(nil, nil)
 		n.keeps(nil)
@@ -26,8 +28,9 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 	s := n.guard.judgeAll(ctx, n.found.leftovers, inventory.Difference(entriesOf(n.obj.Status.Inventory), n.found.leftovers))
 	handOver = n.guard.handOver(s, n.req.HandOver, n.Now())
 	n.handsOver(s, handOver)
+	s.putLast(n.Now())
 	begun, problems := n.guard.deleteAll(ctx, s, s.deletable, metav1.DeletePropagationBackground)
-	n.keeps(slices.Concat(s.withCluster, s.queued))
+	n.keeps(slices.Concat(s.withCluster, s.queued, s.last))
 	// What could not be deleted is still deletable.
 	kept := inventory.Union(s.kept(), inventory.Difference(s.going(), begun))
 	// Helm stores no subcharts, so that definitions of these are taken for leftovers. They stay on record.
@@ -35,6 +38,11 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 	gone := inventory.Difference(n.found.leftovers, slices.Concat(kept, definitions))
 	n.obj.Status.Inventory = refsOf(without(entriesOf(n.obj.Status.Inventory), gone))
 	n.found.leftovers = inventory.Union(nil, kept)
+	awaits := []string{inventory.AwaitsMessage(inventory.Difference(kept, slices.Concat(s.last, s.lastFor)), "")}
+	if len(s.lastFor) > 0 {
+		awaits = append(awaits, inventory.LastMessage(s.last, s.lastFor[0]))
+	}
+	n.awaits = strings.Join(slices.DeleteFunc(awaits, func(text string) bool { return text == "" }), "; ")
 	n.mu.Lock()
 	n.known[n.obj.UID] = n.found
 	n.mu.Unlock()
@@ -42,7 +50,7 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(begun))
 	}
 	switch {
-	case len(s.queued) > 0, len(s.withCluster) > 0 && slices.ContainsFunc(begun, isCluster):
+	case len(s.queued)+len(s.last) > 0, len(s.withCluster) > 0 && slices.ContainsFunc(begun, isCluster):
 		after = clusterPoll
 	case s.due:
 		after = overduePoll // it may be a Cluster of another owner, which stays

@@ -264,6 +264,8 @@ type verdicts struct {
 	gone, foreign, held, withCluster, awaited, queued []inventory.Entry
 	// candidates are those of awaited, in their order.
 	candidates []Candidate
+	// last are deletable, and wait for lastFor, the Kustomizations and HelmReleases that go and may need them: putLast.
+	last, lastFor []inventory.Entry
 	// unknown is why one of held is, if that is because it could not be read. inFlight is
 	// what one of queued waits for.
 	unknown, inFlight string
@@ -374,7 +376,36 @@ func (s *verdicts) going() []inventory.Entry {
 
 // kept are what stays in the inventory.
 func (s *verdicts) kept() []inventory.Entry {
-	return slices.Concat(s.held, s.withCluster, s.awaited, s.queued)
+	return slices.Concat(s.held, s.withCluster, s.awaited, s.queued, s.last, s.lastFor)
+}
+
+// putLast has what Kustomizations and HelmReleases that go may need to take down what they applied wait until these are
+// gone, as a plan of a Kustomization does. They stay on record for as long: nothing else tells then that they still go.
+func (s *verdicts) putLast(now time.Time) {
+	var syncs []Candidate
+	for _, d := range s.judged {
+		if v := Judge(d); !d.LowerTier && d.Live.TakesDown(d.Entry, now) && (v == Deletable || d.Live.State == inventory.Unknown) {
+			syncs = append(syncs, d)
+		}
+	}
+	s.deletable = slices.DeleteFunc(s.deletable, func(d Candidate) bool {
+		if !slices.ContainsFunc(syncs, func(sync Candidate) bool { return inventory.MayNeed(sync.Entry, d.Entry) }) {
+			return false
+		}
+		s.last = append(s.last, d.Entry)
+		return true
+	})
+	if len(s.last) == 0 {
+		return
+	}
+	for _, d := range syncs {
+		if d.Live.State != inventory.Unknown { // that is held
+			s.lastFor = append(s.lastFor, d.Entry)
+		}
+	}
+	slices.SortFunc(s.lastFor, func(a, b inventory.Entry) int { return strings.Compare(a.ID(), b.ID()) })
+	// There is nothing to do about those that are on their way out.
+	s.deletable = slices.DeleteFunc(s.deletable, func(d Candidate) bool { return d.Live.Deleting && slices.Contains(s.lastFor, d.Entry) })
 }
 
 // handOver returns the record of what is kept for other owners, nil if nothing is. What

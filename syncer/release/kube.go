@@ -184,6 +184,7 @@ func (k *kubeClient) Update(originals, targets kube.ResourceList, o ...kube.Clie
 		return res, err
 	}
 	s := k.guard.sift(k.ctx, dropped, targets)
+	s.putLast(k.guard.now())
 	if err == nil {
 		begun, errs := k.guard.deleteAll(k.ctx, s, s.deletable, metav1.DeletePropagationBackground)
 		res.Deleted = among(dropped, begun)
@@ -245,6 +246,8 @@ func (k *kubeClient) spare(s *verdicts) {
 	k.spared.withCluster = append(k.spared.withCluster, s.withCluster...)
 	k.spared.awaited = append(k.spared.awaited, s.awaited...)
 	k.spared.queued = append(k.spared.queued, s.queued...)
+	k.spared.last = append(k.spared.last, s.last...)
+	k.spared.lastFor = append(k.spared.lastFor, s.lastFor...)
 	k.spared.foreign = append(k.spared.foreign, s.foreign...)
 	if k.spared.unknown == "" {
 		k.spared.unknown = s.unknown

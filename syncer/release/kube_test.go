@@ -85,7 +85,7 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 		return http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
 	case "/apis":
 		groups := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}}
-		for _, name := range []string{"apiregistration.k8s.io", "apiextensions.k8s.io", widgets} {
+		for _, name := range []string{"apiregistration.k8s.io", "apiextensions.k8s.io", widgets, v2.GroupVersion.Group} {
 			if name == widgets && s.noWidgets {
 				if s.groups == 0 {
 					continue
@@ -93,6 +93,9 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 				s.groups--
 			}
 			version := metav1.GroupVersionForDiscovery{GroupVersion: name + "/v1", Version: "v1"}
+			if name == v2.GroupVersion.Group {
+				version = metav1.GroupVersionForDiscovery{GroupVersion: v2.GroupVersion.String(), Version: v2.GroupVersion.Version}
+			}
 			groups.Groups = append(groups.Groups, metav1.APIGroup{Name: name, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
 		}
 		return http.StatusOK, groups
@@ -100,6 +103,8 @@ func (s *smallServer) answer(r *http.Request, name string) (int, any) {
 		return resources("v1", metav1.APIResource{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true},
 			metav1.APIResource{Name: "persistentvolumeclaims", SingularName: "persistentvolumeclaim", Kind: "PersistentVolumeClaim", Namespaced: true},
 			metav1.APIResource{Name: "secrets", SingularName: "secret", Kind: "Secret", Namespaced: true})
+	case "/apis/" + v2.GroupVersion.String():
+		return resources(v2.GroupVersion.String(), metav1.APIResource{Name: "helmreleases", SingularName: "helmrelease", Kind: v2.HelmReleaseKind, Namespaced: true})
 	case "/apis/apiextensions.k8s.io/v1":
 		return resources("apiextensions.k8s.io/v1", metav1.APIResource{Name: "customresourcedefinitions", SingularName: "customresourcedefinition", Kind: "CustomResourceDefinition"})
 	case "/apis/apiregistration.k8s.io/v1":
@@ -189,10 +194,10 @@ func TestDeletesAsJudged(t *testing.T) {
 		at        string
 		meanwhile func(*smallServer)
 		absent    bool
-		// widget: b is one, not a ConfigMap. gone: its kind was gone before. stored is the version of the
+		// widget: b is one, not a ConfigMap. sync: it is a HelmRelease. gone: its kind was gone before. stored is the version of the
 		// manifest, if that is not served any more.
-		widget, gone bool
-		stored       string
+		widget, sync, gone bool
+		stored             string
 		// release: the deletion of the HelmRelease is confirmed, and no object's.
 		release bool
 		// deletes is how many this process has the right for, if not all.
@@ -235,6 +240,8 @@ func TestDeletesAsJudged(t *testing.T) {
 			want: "a uid-a 1, data uid-data 1", result: "a data"},
 		"KindGoneBeforeUp": {reason: "and an upgrade goes on without it", upgrade: true, widget: true, gone: true,
 			want: "a uid-a 1, data uid-data 1", result: "a data"},
+		"LastUp": {reason: "a HelmRelease takes down what it installed, for which it may need the rest, and stays on record until then (read 917)", upgrade: true, sync: true,
+			want: "b uid-b 1, data uid-data 1", spared: "a b", result: "b data"},
 		"OtherVersion": {reason: "the kind is served in another version than the manifest has", widget: true, stored: "v1alpha1",
 			want: "a uid-a 1, b uid-b 1, data uid-data 1", result: "a b data"},
 		"Gone": {reason: "what was not there is not the release's when somebody creates it", absent: true, at: "GET b",
@@ -247,6 +254,9 @@ func TestDeletesAsJudged(t *testing.T) {
 				kind, name, _ := strings.Cut(e, "/")
 				if name == "b" && tc.widget {
 					kind = "Widget"
+				}
+				if name == "b" && tc.sync {
+					kind = v2.HelmReleaseKind
 				}
 				u := named(kind, name).Object()
 				u.SetLabels(map[string]string{ownerName: "web", ownerNamespace: "apps"})

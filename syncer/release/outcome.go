@@ -87,10 +87,8 @@ func (n *run) finish(ctx context.Context) (*Outcome, error) {
 	}
 	n.unhold()
 	if ready := n.ready(); ready != nil {
-		if handOver == nil && ready.Status == metav1.ConditionTrue {
-			if kept := inventory.AwaitsMessage(n.found.leftovers, ""); kept != "" {
-				ready.Message += "; " + kept
-			}
+		if handOver == nil && ready.Status == metav1.ConditionTrue && n.awaits != "" {
+			ready.Message += "; " + n.awaits
 		}
 		conditions.Set(n.obj, ready)
 	}

@@ -36,6 +36,8 @@ type run struct {
 	// call replaced.
 	before        made
 	beforeVersion int
+	// awaits says what of earlier revisions waits for something else to be gone: set by collect.
+	awaits string
 	// inPlace: the next upgrade is another try of an installation that may not be uninstalled.
 	inPlace bool
 	// memory has the revisions that were read, rendered what was made of the chart. They are given back when the call ends.

@@ -443,6 +443,7 @@ func TestStoppedWithin(t *testing.T) {
 // TestCollect: what earlier revisions left behind goes when it may.
 func TestCollect(t *testing.T) {
 	config, data, cluster := named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("Cluster", "prod")
+	deployer, web := named("ServiceAccount", "deployer"), named("HelmRelease", "web")
 	keys, template := named("Secret", "keys"), inventory.Entry{Namespace: "apps", Name: "old", Group: "infrastructure.cluster.x-k8s.io", Kind: "AWSMachineTemplate", Version: "v1beta2"}
 	namespace := inventory.Entry{Name: "apps", Kind: "Namespace", Version: "v1"}
 	needed := owned(func(l *inventory.Live) {
@@ -460,7 +461,25 @@ func TestCollect(t *testing.T) {
 		after     time.Duration
 		fails     bool
 		kept      string
+		lowerTier bool
 	}{
+		"Last": {reason: "a HelmRelease of the chart takes down what it installed as an account of the chart (read 917)", leftovers: []inventory.Entry{deployer, config, web},
+			live:    map[string]inventory.Live{"web": owned(nil), "deployer": owned(nil), "settings": owned(nil)},
+			deleted: "web", left: []inventory.Entry{deployer, config, web}, after: clusterPoll, kept: "ConfigMap/apps/settings ServiceAccount/apps/deployer"},
+		"LastGoing": {reason: "it still does", leftovers: []inventory.Entry{deployer, web},
+			live: map[string]inventory.Live{"web": owned(func(l *inventory.Live) { l.Deleting, l.Since = true, at.Add(time.Minute-inventory.LastBound) }), "deployer": owned(nil)},
+			left: []inventory.Entry{deployer, web}, after: clusterPoll, kept: "ServiceAccount/apps/deployer"},
+		"LastLate": {reason: "it does not get done", leftovers: []inventory.Entry{deployer, web},
+			live:    map[string]inventory.Live{"web": owned(func(l *inventory.Live) { l.Deleting, l.Since = true, at.Add(-inventory.LastBound) }), "deployer": owned(nil)},
+			deleted: "deployer"},
+		"LastGone": {reason: "it is", leftovers: []inventory.Entry{deployer, web},
+			live: map[string]inventory.Live{"web": {State: inventory.Absent}, "deployer": owned(nil)}, deleted: "deployer"},
+		"LastUnknown": {reason: "it may be on its way out", leftovers: []inventory.Entry{deployer, web},
+			live: map[string]inventory.Live{"web": {Problem: "no route to host"}, "deployer": owned(nil)},
+			left: []inventory.Entry{deployer, web}, held: true, after: clusterPoll, kept: "ServiceAccount/apps/deployer"},
+		"LastElsewhere": {reason: "the agent of another cluster may be gone", leftovers: []inventory.Entry{deployer, web}, lowerTier: true,
+			live:    map[string]inventory.Live{"web": owned(func(l *inventory.Live) { l.Confirmed = true }), "deployer": owned(nil)},
+			deleted: "deployer web"},
 		"Nothing":   {reason: "no request for nothing"},
 		"Ordinary":  {reason: "the chart brings it back", leftovers: []inventory.Entry{config}, live: map[string]inventory.Live{"settings": owned(nil)}, deleted: "settings"},
 		"Data":      {reason: "nobody brings it back", leftovers: []inventory.Entry{data}, live: map[string]inventory.Live{"data": owned(nil)}, left: []inventory.Entry{data}, held: true},
@@ -513,6 +532,7 @@ func TestCollect(t *testing.T) {
 				t.Fatal(err)
 			}
 			kept := noted(n)
+			n.guard.lowerTier = tc.lowerTier
 			n.found.leftovers = tc.leftovers
 			obj.Status.Inventory = refsOf(slices.Concat(tc.declared, tc.leftovers))
 			out, err := n.finish(t.Context())
@@ -529,8 +549,11 @@ func TestCollect(t *testing.T) {
 			if *kept != tc.kept {
 				t.Errorf("%s: on record is %q, want %q", tc.reason, *kept, tc.kept)
 			}
-			waits := (slices.Contains(tc.left, keys) || slices.Contains(tc.left, namespace)) && !tc.held || tc.after == clusterPoll
+			waits := (slices.Contains(tc.left, keys) || slices.Contains(tc.left, namespace)) && !tc.held || tc.after == clusterPoll && !slices.Contains(tc.left, web)
 			if says := conditions.GetMessage(obj, fluxmeta.ReadyCondition); strings.Contains(says, "wait for Clusters to be gone") != waits {
+				t.Errorf("%s: Ready says %q", tc.reason, says)
+			}
+			if says := conditions.GetMessage(obj, fluxmeta.ReadyCondition); strings.Contains(says, "until HelmRelease/apps/web is gone") != (slices.Contains(tc.left, web) && !tc.held) {
 				t.Errorf("%s: Ready says %q", tc.reason, says)
 			}
 			if blocked := conditions.IsTrue(obj, v1alpha1.PruneBlockedCondition); blocked != tc.held {
