@@ -178,12 +178,14 @@ func (i *install) tellStrays(ctx context.Context, cl client.Client, namespace st
 		if stray == namespace {
 			continue
 		}
-		advice := ""
+		advice, holds := "", "approved or held"
 		if anew {
+			// Its first record takes over what this one says of Clusters that are away.
+			holds = "approved"
 			advice = fmt.Sprintf("To go on with it, install the agent there, with -n %s. ", stray)
 		}
-		i.say("ConfigMap %s/%s is the record of another agent than the one in namespace %s, for which nothing is approved or held by it. Clusters that are pushed into this cluster may be held by it. "+
-			"%sIf no agent is in %s, and no Cluster that it names runs elsewhere, delete it", stray, v1alpha1.FirstSyncConfigMap, namespace, advice, stray)
+		i.say("ConfigMap %s/%s is the record of another agent than the one in namespace %s, for which nothing is %s by it. Clusters that are pushed into this cluster may be held by it. "+
+			"%sIf no agent is in %s, and no Cluster that it names runs elsewhere, delete it", stray, v1alpha1.FirstSyncConfigMap, namespace, holds, advice, stray)
 	}
 	return err
 }

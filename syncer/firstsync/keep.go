@@ -48,7 +48,27 @@ func (t *Tier) begin(ctx context.Context) (*corev1.ConfigMap, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.clusters, err = t.away(ctx); err != nil {
+		return nil, err
+	}
 	return t.create(ctx, r)
+}
+
+// away are the Clusters that a record in another namespace says were moved away, or went while they were paused, as that of an
+// agent which was there before. They may run elsewhere, whatever the tier begins with, so that they are held here as well. One
+// that is here is this tier's.
+func (t *Tier) away(ctx context.Context) (map[types.NamespacedName]inventory.Standing, error) {
+	others, err := Other{Reader: t.Reader}.anywhere(ctx)
+	if others == nil || err != nil {
+		return nil, err
+	}
+	held := map[types.NamespacedName]inventory.Standing{}
+	for name, standing := range others.Clusters {
+		if strict(standing) > 0 {
+			held[name] = inventory.LastPaused
+		}
+	}
+	return held, nil
 }
 
 func (t *Tier) create(ctx context.Context, r record) (*corev1.ConfigMap, error) {

@@ -110,7 +110,7 @@ func (o Other) anywhere(ctx context.Context) (record *inventory.FirstSync, err e
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot look for a record of the first sync in the target: %w", err)
+		return nil, fmt.Errorf("cannot look for records of the first sync: %w", err)
 	}
 	for i := range all.Items {
 		if all.Items[i].Name == v1alpha1.FirstSyncConfigMap {

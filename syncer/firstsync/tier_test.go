@@ -129,6 +129,68 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
+// TestOriginBesideAnother: what a record in another namespace says of Clusters that were moved away is held in a tier that
+// begins, also in one that is told that it never had any, and after its first sync.
+func TestOriginBesideAnother(t *testing.T) {
+	gone := elsewhereKey(key("a"))
+	for name, c := range map[string]struct {
+		reason string
+		data   map[string]string
+		create bool
+		held   bool
+	}{
+		"Moved":    {"a pivot gave it to another tier, before the agent was installed in another namespace", map[string]string{stateKey: "settled", gone: "p", KeyOf(key("a")): "moving"}, true, true},
+		"Moving":   {"it went while it was moved", map[string]string{stateKey: "settled", KeyOf(key("a")): "moving"}, true, true},
+		"Paused":   {"or while it was paused", map[string]string{stateKey: "open", KeyOf(key("a")): "paused"}, true, true},
+		"Adopt":    {"a person says that the first sync is over, and nothing of this one", map[string]string{stateKey: "settled", gone: "p"}, false, true},
+		"Another":  {"nothing is said of this one", map[string]string{stateKey: "settled", elsewhereKey(key("b")): "p"}, true, false},
+		"Approved": {"it may be built", map[string]string{stateKey: "open", KeyOf(key("a")): "approved"}, true, false},
+		"Open":     {"a tenant's agent is in its own first sync", map[string]string{stateKey: "open"}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := NewRecord("elsewhere")
+			other.Data = c.data
+			tier := newTier(t, other)
+			tier.Create = c.create
+			close(tier.ready)
+			if err := tier.load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !c.create {
+				if err := tier.settle(t.Context(), "a person"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			holds := func() bool {
+				t.Helper()
+				declared := []*unstructured.Unstructured{cluster("a", false)}
+				record, err := tier.For(t.Context(), declared)
+				if err != nil {
+					t.Fatal(err)
+				}
+				creation, err := inventory.PlanCreation(inventory.FleetOf(declared), record, map[types.NamespacedName]inventory.ClusterLive{key("a"): {State: inventory.Absent}}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return creation.Blocked()
+			}
+			if cm := written(t, tier); cm.Data[stateKey] != v1alpha1.FirstSyncSettled || holds() != c.held {
+				t.Errorf("%s: held %t with %v, want %t", c.reason, holds(), cm.Data, c.held)
+			}
+			patch, err := ApprovalPatch([]types.NamespacedName{key("a")}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tier.patch(t.Context(), patch); err != nil {
+				t.Fatal(err)
+			}
+			if holds() {
+				t.Errorf("%s: it is held once it was approved: %v", c.reason, written(t, tier).Data)
+			}
+		})
+	}
+}
+
 // written is the record as the API server has it.
 func written(t *testing.T, tier *Tier) *corev1.ConfigMap {
 	t.Helper()
