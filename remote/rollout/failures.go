@@ -27,6 +27,9 @@ func (d *decision) missed(m *member) bool {
 	if m.Unreachable.IsZero() || terms.Unreachable != v1alpha1.UnreachableCount {
 		return d.lost(m)
 	}
+	if m.Local && m.is(v1alpha1.ResultDegraded) {
+		return false // it is judged at what it has first, at the deadline of that, and gets what mends it then
+	}
 	left := d.until(counted(d.status.Run, m.Unreachable), terms.Deadline.Duration)
 	if left > 0 {
 		d.soon(left)

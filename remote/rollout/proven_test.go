@@ -98,6 +98,32 @@ func TestProven(t *testing.T) {
 			s.result("canary1", v1alpha1.ResultFailed)
 			s.phase(v1alpha1.RolloutHalted)
 		}},
+		{name: "dies in its soak, and counts, before the next commit", reason: "where that may mend it, it is judged at the commit before first, and gets it then", waves: soaking(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
+			s.spec.Unreachable = v1alpha1.UnreachableCount
+			s.spec.Preempt = true
+			s.cluster("canary1").Local = true
+			s.commit(second)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.lose("canary1")
+			s.after(time.Minute)
+			s.decide()
+			s.result("canary1", v1alpha1.ResultDegraded)
+			s.after(5 * time.Minute)
+			s.commit(third)
+			s.decide()
+			for range 4 { // over its first minute, which does not count against the commit before
+				s.after(time.Minute)
+				s.decide()
+				s.phase(v1alpha1.RolloutProgressing)
+				s.at(second, "canary1")
+			}
+			s.after(time.Minute)
+			s.decide()
+			s.phase(v1alpha1.RolloutProgressing)
+			s.at(third, "canary1")
+		}},
 		{name: "dies, and the rest was approved in advance", reason: "who approves with the commit approves whatever the wave before it proves, as docs/rollouts.md says", waves: approvedRest(), clusters: []string{"canary1", "rest1"}, tell: func(s *story) {
 			s.lose("canary1")
 			s.commit(second)
