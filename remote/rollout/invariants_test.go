@@ -54,7 +54,7 @@ func (f *fleet) decide(dies bool) (rollout.Decision, error) {
 		if pin.Result == v1alpha1.ResultSucceeded {
 			f.ready[p.Cluster] = pin.Revision
 		} else if was := f.cluster(p.Cluster).pin; pin.Result == v1alpha1.ResultFailed || pin.Result == v1alpha1.ResultUnproven || pin.Reason == v1alpha1.ReasonProgressing ||
-			was != nil && (was.Revision != pin.Revision || (pin.Result == v1alpha1.ResultUnreachable || wasInHand(&pin)) && was.Result == v1alpha1.ResultDegraded) {
+			was != nil && (was.Revision != pin.Revision || (pin.Result == v1alpha1.ResultUnreachable || wasInHand(&pin) || pin.Reason == v1alpha1.ReasonRollingOut) && was.Result == v1alpha1.ResultDegraded) {
 			delete(f.ready, p.Cluster)
 		}
 		f.named[pin.Revision] = true

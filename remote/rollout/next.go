@@ -290,7 +290,8 @@ func (m *member) set(to v1alpha1.ChildRollout) {
 // pause, another tier or a lost link say nothing of what it has.
 func (m *member) result(now time.Time, result v1alpha1.RolloutResult, reason string) {
 	to := *m.pin
-	missed := m.is(v1alpha1.ResultDegraded) && (result == v1alpha1.ResultUnreachable || inHand(reason)) // its deadline is over
+	// Its deadline is over, or it is left alone when another revision comes for it before that.
+	missed := m.is(v1alpha1.ResultDegraded) && (result == v1alpha1.ResultUnreachable || inHand(reason) || reason == v1alpha1.ReasonRollingOut)
 	to.Unproven = result != v1alpha1.ResultSucceeded && (missed || unproven(m.pin) || m.changing())
 	to.Result, to.Reason, to.Since = result, reason, metav1.NewTime(now)
 	m.set(to)

@@ -163,6 +163,18 @@ func TestTierBeginsAgain(t *testing.T) {
 		s.decide()
 		s.result("canary1", v1alpha1.ResultSucceeded)
 	}
+	// early has it be ill in the soak, and left alone when the next commit comes before its deadline.
+	early := func(s *story, tier *rollout.Cluster, why string) {
+		soaks(s, tier)
+		tier.Below, tier.Ready = 5, false
+		s.decide()
+		s.result("canary1", v1alpha1.ResultDegraded)
+		tier.Rolling, s.spec.Preempt = why, true
+		s.commit(third)
+		s.after(time.Minute)
+		s.decide()
+		s.at(second, "canary1")
+	}
 	for name, tc := range map[string]struct {
 		reason string
 		result v1alpha1.RolloutResult
@@ -233,6 +245,27 @@ func TestTierBeginsAgain(t *testing.T) {
 			s.commit(third)
 			s.decide()
 			tier.Rolling = ""
+			s.decide()
+			s.at(third, "canary1")
+		}},
+		"DegradedPausedPreemptedEarly": {"the next commit comes before its deadline", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			early(s, tier, v1alpha1.ReasonPaused)
+			s.result("canary1", v1alpha1.ResultDeferred)
+			s.held(v1alpha1.ReasonProgressing) // which is waited for
+			tier.Rolling = ""
+			s.decide()
+			s.at(third, "canary1")
+		}},
+		"DegradedRollsPreempted": {"it only rolls, and is not well after that", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			early(s, tier, v1alpha1.ReasonRollingOut)
+			s.result("canary1", v1alpha1.ResultDegraded) // it may be well after the roll
+			tier.Rolling = ""
+			s.decide()
+			s.at(third, "canary1")
+		}},
+		"DegradedRollsForGood": {"it may roll for what it has alone, and is given what ends that", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
+			early(s, tier, v1alpha1.ReasonRollingOut)
+			s.after(10 * time.Minute)
 			s.decide()
 			s.at(third, "canary1")
 		}},

@@ -341,7 +341,8 @@ func (d *decision) waits(run *v1alpha1.RolloutRun, members []*member) bool {
 	waits := false
 	for _, m := range members {
 		if !m.has(run.RolloutRevision) && d.rolls(m, run.RolloutRevision) && m.pin != nil && !d.lost(m) && !m.refused(run.RolloutRevision) && !d.skipped(m, run.RolloutRevision) &&
-			!(m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut) && !m.changing() {
+			!(m.is(v1alpha1.ResultDeferred) && m.pin.Reason == v1alpha1.ReasonRollingOut) && !m.changing() &&
+			!(m.is(v1alpha1.ResultDegraded) && m.Rolling == v1alpha1.ReasonRollingOut) { // that is well after the roll, or fails, and may get this then
 			m.result(d.now, v1alpha1.ResultDeferred, v1alpha1.ReasonRollingOut)
 		}
 		// Who came while the wave soaks has a soak of its own, and proves nothing before that.
