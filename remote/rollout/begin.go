@@ -53,10 +53,10 @@ func (d *decision) due(m *member) *goal {
 	return nil
 }
 
-// takenBack reports whether a run that was reverted gave a cluster what it has: it could not be reached, or was
-// left alone, when that was taken back, and another run may have begun since.
+// takenBack reports whether a run that was reverted gave a cluster what it has, or found it to have got that past the
+// Rollout: it could not be reached, or was left alone, when that was taken back, and another run may have begun since.
 func (d *decision) takenBack(m *member) bool {
-	return m.pin != nil && !m.pin.Past && slices.ContainsFunc(d.status.History, func(h v1alpha1.RolloutHistory) bool {
+	return m.pin != nil && slices.ContainsFunc(d.status.History, func(h v1alpha1.RolloutHistory) bool {
 		return h.Phase == v1alpha1.RolloutReverted && h.Number == m.pin.Run && h.RolloutRevision == m.pin.RolloutRevision
 	})
 }

@@ -300,9 +300,7 @@ func (f *fleet) begun(d rollout.Decision, terms []v1alpha1.RolloutWave, after ma
 		// Who is new, failed at what it has or was never ready at it, has what is taken back, or is tried again at it may roll for that.
 		// What it runs is put on record by this very decision if nothing else is.
 		adopted := c.pin == nil || c.unpinned
-		taken := c.pin != nil && !c.pin.Past && slices.ContainsFunc(d.Status.History, func(h v1alpha1.RolloutHistory) bool {
-			return h.Phase == v1alpha1.RolloutReverted && h.Number == c.pin.Run && h.Revision == c.pin.Revision
-		})
+		taken := wasTaken(c.pin, d.Status.History)
 		back := taken || run != nil && (run.Phase == v1alpha1.RolloutReverting || run.Phase == v1alpha1.RolloutReverted) && (c.pin != nil && c.pin.Revision == run.Revision || adopted && c.runs == run.Revision)
 		has := adopted && (c.facts().New || c.runs != "" && (c.runs == p.Revision || !c.well())) ||
 			c.pin != nil && (c.pin.Result != v1alpha1.ResultUpdating && f.ready[c.name] != c.pin.Revision || c.pin.Revision == p.Revision || f.overdue(c, run))
@@ -377,8 +375,8 @@ func (f *fleet) pastBegan(c *cluster, p *v1alpha1.ChildRollout, w int, d rollout
 	case run == nil:
 	case run.Phase == v1alpha1.RolloutReverting && had.Revision == run.Revision:
 		return nil
-	case run.Phase == v1alpha1.RolloutReverted && had.Revision == run.Revision && had.Run > d.Status.LastGood.Run:
-		return nil // it got that before the run was reverted, past this one or one that this took the place of
+	case wasTaken(had, d.Status.History):
+		return nil // it had that when it was taken back from all others
 	case run.Phase == v1alpha1.RolloutProgressing && p.Revision == run.Revision && p.Run == run.Number && (w < int(run.Wave) || w == int(run.Wave) && run.Begun):
 		if had.Run == run.Number && f.unread && f.spec.Upstream == nil {
 			return fmt.Errorf("%s got %s past run %d, and began %s before it is known what is newest", c.name, had.Revision, run.Number, p.Revision)

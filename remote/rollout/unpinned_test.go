@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -69,6 +70,30 @@ func TestUnpinned(t *testing.T) {
 		}
 	}
 	names := []string{"canary1", "rest1", "rest2", "rest3"}
+	// away has the run of what came past it before be taken back, while two of them cannot be reached.
+	away := func(s *story) {
+		s.t.Helper()
+		s.commit(second)
+		past(s) // before the run, which begins with that
+		s.lose("rest1", "rest2")
+		s.after(10 * time.Minute)
+		if run, c := s.status.Run, s.cluster("rest1").Pin; run.Revision != second || !c.Past || c.Run >= run.Number {
+			s.t.Fatalf("rest1 has %+v, and the run is %+v", c, run)
+		}
+		s.facts.Requests.Revert = second
+		s.decide()
+		s.takes(true, "canary1", "rest3")
+		s.decide()
+		s.phase(v1alpha1.RolloutReverted)
+	}
+	// named expects both to be named for it.
+	named := func(s *story) {
+		s.t.Helper()
+		s.at(second, "rest1", "rest2")
+		if f := s.status.Failing; len(f) != 2 || f[0].Reason != v1alpha1.ReasonUnreachable || f[1].Reason != v1alpha1.ReasonUnreachable {
+			s.t.Fatalf("it names %+v", f)
+		}
+	}
 	tellAll(t, []tale{
 		{name: "goes on from what an earlier version brought", reason: "an agent that knows no Rollouts gave all of them the newest one: to take it back from all at once is no wave", waves: two, clusters: []string{"canary1", "rest1", "rest2"}, tell: func(s *story) {
 			s.commit(second)
@@ -151,22 +176,35 @@ func TestUnpinned(t *testing.T) {
 			s.at(first, names...)
 		}},
 		{name: "reverts what came past it before the run", reason: "it had that when that was taken back, though it was away, and the run did not come to it", waves: soaking(), clusters: names, tell: func(s *story) {
-			s.commit(second)
-			past(s) // before the run, which begins with that
-			s.lose("rest1", "rest2")
-			s.after(10 * time.Minute)
-			if run, c := s.status.Run, s.cluster("rest1").Pin; run.Revision != second || !c.Past || c.Run >= run.Number {
-				s.t.Fatalf("rest1 has %+v, and the run is %+v", c, run)
-			}
-			s.facts.Requests.Revert = second
+			away(s)
+			named(s)
+			s.find(true, "rest1", "rest2")
 			s.decide()
-			s.takes(true, "canary1", "rest3")
+			s.at(first, names...)
+		}},
+		{name: "reverts what came past it before the run, and another one has begun", reason: "it is what is bad, whichever run proves something else by now", waves: soaking(), clusters: names, tell: func(s *story) {
+			away(s)
+			s.commit(third)
+			s.decide()
+			s.takes(true, "canary1")
+			s.decide()
+			s.held(v1alpha1.ReasonSoaking)
+			named(s)
+			s.find(true, "rest1", "rest2")
+			s.decide()
+			s.at(third, "canary1")
+			s.at(first, "rest1", "rest2", "rest3")
+		}},
+		{name: "reverts what came past it before the run, after another revert", reason: "the run in between never came to it, and nobody else brings it anything", waves: soaking(), clusters: names, tell: func(s *story) {
+			away(s)
+			s.commit(third)
+			s.decide()
+			s.facts.Requests.Revert = third
+			s.decide()
+			s.takes(true, "canary1")
 			s.decide()
 			s.phase(v1alpha1.RolloutReverted)
-			s.at(second, "rest1", "rest2")
-			if f := s.status.Failing; len(f) != 2 || f[0].Reason != v1alpha1.ReasonUnreachable || f[1].Reason != v1alpha1.ReasonUnreachable {
-				s.t.Fatalf("it names %+v", f)
-			}
+			named(s)
 			s.find(true, "rest1", "rest2")
 			s.decide()
 			s.at(first, names...)
@@ -351,5 +389,12 @@ func TestUnpinned(t *testing.T) {
 			s.at(second, "canary1")
 			s.at(first, "rest1")
 		}},
+	})
+}
+
+// wasTaken reports whether a run that was reverted took back what a cluster has, from all that could go back then.
+func wasTaken(had *v1alpha1.ChildRollout, history []v1alpha1.RolloutHistory) bool {
+	return had != nil && slices.ContainsFunc(history, func(h v1alpha1.RolloutHistory) bool {
+		return h.Phase == v1alpha1.RolloutReverted && h.Number == had.Run && h.Revision == had.Revision
 	})
 }
