@@ -155,17 +155,21 @@ type Facts struct {
 
 // Keeping returns the facts with what was known before in the place of what could not be read
 // now: a provider that is being replaced, or a right that is missing, changes nothing of the
-// cluster.
+// cluster. Nor does an identity that may not be used any more, of which nothing is told to whom
+// it is refused: what it told before stands, where nothing else tells it now.
 func (f Facts) Keeping(before Facts) Facts {
-	if f.Unread == (Health{}) {
+	below, above := f.Variables, before.Variables
+	switch {
+	case f.Unread != (Health{}):
+		f.Region = cmp.Or(before.Region, f.Region)
+	case f.Identity.Refused:
+		below, above = above, below
+	default:
 		return f
 	}
-	f.Region = cmp.Or(before.Region, f.Region)
-	f.Variables = maps.Clone(f.Variables)
-	if f.Variables == nil {
-		f.Variables = map[string]string{}
-	}
-	maps.Copy(f.Variables, before.Variables)
+	f.Variables = make(map[string]string, len(below)+len(above))
+	maps.Copy(f.Variables, below)
+	maps.Copy(f.Variables, above)
 	return f
 }
 

@@ -199,6 +199,16 @@ func TestUnreadIdentity(t *testing.T) {
 		m.objects = slices.DeleteFunc(slices.Clone(m.objects), func(u *unstructured.Unstructured) bool { return u.GetKind() == kind })
 		return nil
 	}
+	withdrawn := func(kind string, m *memory) func(string, string) error {
+		m.objects = slices.Clone(m.objects)
+		for i, u := range m.objects {
+			if u.GetKind() == kind {
+				m.objects[i] = u.DeepCopy()
+				unstructured.RemoveNestedField(m.objects[i].Object, "spec", "allowedNamespaces")
+			}
+		}
+		return nil
+	}
 	for name, tc := range map[string]struct {
 		reason, life, stage, kind string
 		lost                      func(kind string, m *memory) func(string, string) error
@@ -208,6 +218,8 @@ func TestUnreadIdentity(t *testing.T) {
 		"RoleDeleted":   {"its HelmRelease is installed again, and nothing of the cluster has an ARN yet", "aws-eks", "provisioning", "AWSClusterRoleIdentity", deleted, "cluster_account", capibridge.HealthNotFound},
 		"RoleForbidden": {"the role of the agent was narrowed", "aws-eks", "provisioning", "AWSClusterRoleIdentity", refuse, "cluster_account", capibridge.HealthForbidden},
 		"ARN":           {"what was made tells the account as well", "aws-eks", "ready", "AWSClusterRoleIdentity", deleted, "cluster_account", ""},
+		"RoleRefused":   {"its namespaces were lost by mistake, and the cluster is what it was", "aws-eks", "provisioning", "AWSClusterRoleIdentity", withdrawn, "cluster_account", ""},
+		"Refused":       {"the same", "azure-vm", "ready", "AzureClusterIdentity", withdrawn, "cluster_tenant", ""},
 		"Source":        {"by whom the role is assumed tells nothing", "aws-eks", "provisioning", "AWSClusterControllerIdentity", refuse, "cluster_account", ""},
 		"Machines":      {"the tenant of the identity", "azure-vm", "ready", "AzureClusterIdentity", refuse, "cluster_tenant", capibridge.HealthForbidden},
 		"Managed":       {"the tenant of the identity", "azure-managed", "ready", "AzureClusterIdentity", deleted, "cluster_tenant", capibridge.HealthNotFound},
