@@ -149,13 +149,14 @@ func (r *Reconciler) recordOwn(ctx context.Context, run *run) error {
 // hasHere is has of our own cluster. It is read with our own rights: the account of the spec may be one of the other cluster
 // alone.
 func (r *Reconciler) hasHere(ctx context.Context, run *run, of func(inventory.Entry) bool) (bool, error) {
-	return run.has(ctx, r.Targets.Local, of, r.Targets.Local.ConfirmGone)
+	return run.has(ctx, r.Targets.Local, of, whatever, r.Targets.Local.ConfirmGone)
 }
 
 // has reports whether a cluster has one of certain objects of the inventory, with the labels of this very Kustomization.
-// Another cluster has objects of the same names and labels, of a Kustomization of its own. confirm tells of a kind that is
-// not served whether it is gone.
-func (run *run) has(ctx context.Context, in *apply.Cluster, of func(inventory.Entry) bool, confirm func(context.Context, inventory.Entry) error) (bool, error) {
+// Another cluster has objects of the same names and labels, of a Kustomization of its own. counts tells which count of
+// those that are there, confirm of a kind that is not served whether it is gone.
+func (run *run) has(ctx context.Context, in *apply.Cluster, of func(inventory.Entry) bool, counts func(metav1.Object) bool,
+	confirm func(context.Context, inventory.Entry) error) (bool, error) {
 	if run.Obj.Status.Inventory == nil {
 		return false, nil
 	}
@@ -171,7 +172,7 @@ func (run *run) has(ctx context.Context, in *apply.Cluster, of func(inventory.En
 			return in.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, o)
 		})
 		switch {
-		case err == nil && apply.Marked(o.Labels, helmv2.GroupVersion.Group) == claim.EntryOf(run.Obj).String():
+		case err == nil && apply.Marked(o.Labels, helmv2.GroupVersion.Group) == claim.EntryOf(run.Obj).String() && counts(o):
 			return true, nil
 		case err == nil, apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 			continue
@@ -187,6 +188,9 @@ func (run *run) has(ctx context.Context, in *apply.Cluster, of func(inventory.En
 }
 
 func anything(inventory.Entry) bool { return true }
+
+// whatever has all objects count that are there.
+func whatever(metav1.Object) bool { return true }
 
 // isCluster reports whether an entry is a Cluster.
 func isCluster(e inventory.Entry) bool { return clusterapi.IsCluster(e.GroupKind()) }

@@ -22,6 +22,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/directive"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
@@ -45,11 +46,20 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 	case !obj.Spec.Prune:
 		return r.leaveBehind(ctx, run, old)
 	}
-	res, err := r.pruneAt(ctx, run, old, apply.Options{
-		Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.Claims.Except(obj, old, claim.Applied{}),
-		HandOver: run.held.HandOver, Decided: run.held.Last,
-		Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: run.undecided(),
-	})
+	// Ahead of the plan: what asks not to be pruned goes out of the inventory with that, and nobody would know of it any more.
+	clusters, there, err := r.leftThere(ctx, run, old, func(o metav1.Object) bool { return directive.Keeps(o.GetLabels(), o.GetAnnotations()) })
+	if there {
+		run.known.arrived() // as below
+		return r.holdClusters(run, clusters, errors.New(takeBackOrMove))
+	}
+	var res apply.Result
+	if err == nil {
+		res, err = r.pruneAt(ctx, run, old, apply.Options{
+			Target: run.name().String(), LowerTier: !old.Local(), Moved: true, Claimed: r.Claims.Except(obj, old, claim.Applied{}),
+			HandOver: run.held.HandOver, Decided: run.held.Last,
+			Approved: obj.Annotations[v1alpha1.ApprovePruneAnnotation], Undecided: run.undecided(),
+		})
+	}
 	if err == nil {
 		if end := r.unfinished(run, res); end != nil {
 			run.known.arrived() // it answers: the time-out is for one that does not
@@ -80,34 +90,44 @@ func (r *Reconciler) leave(ctx context.Context, run *run, old target.Ref) *end {
 // leaveBehind leaves what was applied to another cluster where it is, unless that has Clusters which would be built a
 // second time.
 func (r *Reconciler) leaveBehind(ctx context.Context, run *run, old target.Ref) *end {
-	clusters, err := run.missing(ctx)
-	if err != nil {
+	clusters, there, err := r.leftThere(ctx, run, old, whatever)
+	switch {
+	case err != nil && len(clusters) == 0:
 		return r.failed(ctx, run, meta.PruneFailedReason, err)
-	}
-	if len(clusters) > 0 {
-		former, there := r.Targets.Local, false
-		if !old.Local() {
-			former, err = r.former(ctx, run, old)
-		}
-		if err == nil {
-			there, err = run.has(ctx, former, func(e inventory.Entry) bool { return slices.Contains(clusters, e) }, former.ConfirmGone)
-		}
-		switch {
-		case old.Local() && apierrors.IsForbidden(err): // as in recordOwn
-		case err != nil:
-			return r.holdClusters(run, clusters, fmt.Errorf("%w; %s", err, takeBack(old, goneForGood)))
-		case there:
-			return r.holdClusters(run, clusters, errors.New(takeBackMove+", move them with `cascade pivot`, or delete them there"))
-		}
+	case err != nil:
+		return r.holdClusters(run, clusters, fmt.Errorf("%w; %s", err, takeBack(old, goneForGood)))
+	case there:
+		return r.holdClusters(run, clusters, errors.New(takeBackOrMove))
 	}
 	run.Obj.Status.Inventory = nil
 	return nil
+}
+
+// leftThere are the Clusters that would be built a second time if the cluster of before has them. there: it has one that
+// a move leaves there.
+func (r *Reconciler) leftThere(ctx context.Context, run *run, old target.Ref, leaves func(metav1.Object) bool) (clusters []inventory.Entry, there bool, err error) {
+	if clusters, err = run.missing(ctx); err != nil || len(clusters) == 0 {
+		return nil, false, err
+	}
+	former := r.Targets.Local // as in hasHere
+	if !old.Local() {
+		if former, err = r.former(ctx, run, old); err != nil {
+			return clusters, false, err
+		}
+	}
+	there, err = run.has(ctx, former, func(e inventory.Entry) bool { return slices.Contains(clusters, e) }, leaves, former.ConfirmGone)
+	if old.Local() && apierrors.IsForbidden(err) {
+		err = nil // as in recordOwn
+	}
+	return clusters, there, err
 }
 
 // The message of a move that is held: how it begins, and what a person does who did not mean it.
 const (
 	willNotApply = "will not apply "
 	takeBackMove = "take back the change of spec.kubeConfig"
+	// takeBackOrMove is where the cluster of before answers, and leaves no Cluster to the next one.
+	takeBackOrMove = takeBackMove + ", move them with `cascade pivot`, or delete them there"
 )
 
 // goneForGood is when a person lets the cluster of before go.
@@ -214,7 +234,7 @@ func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref)
 	}
 	// What is not confirmed to be gone is no proof either, and an account of one namespace cannot list definitions.
 	unconfirmed := func(context.Context, inventory.Entry) error { return nil }
-	switch there, err := run.has(ctx, run.cluster, anything, unconfirmed); {
+	switch there, err := run.has(ctx, run.cluster, anything, whatever, unconfirmed); {
 	case there:
 		return nil
 	case err != nil && !apierrors.IsForbidden(err): // of one kind, and the Clusters may be there

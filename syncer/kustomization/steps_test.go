@@ -52,6 +52,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/digest"
+	"github.com/cascade-gitops/cascade/syncer/directive"
 	"github.com/cascade-gitops/cascade/syncer/find"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
@@ -981,29 +982,39 @@ func TestClustersLeftBehind(t *testing.T) {
 		// there are Clusters of our own cluster.
 		there []string
 		held  bool
+		// prune is spec.prune; exempt: the Clusters ask not to be pruned.
+		prune, exempt bool
 	}{
-		"Home":        {"our own cluster has it", home, way, []inventory.Entry{a, cluster}, []string{"prod"}, true},
-		"HomeGone":    {"a pivot took it from our own cluster, or a person deleted it", home, way, []inventory.Entry{a, cluster}, nil, false},
-		"HomeOther":   {"our own cluster has one that is not declared any more", home, way, []inventory.Entry{a, {Namespace: "apps", Name: "old", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}}, []string{"old"}, false},
-		"NoCluster":   {"it asked for what is left to be left", home, way, []inventory.Entry{a}, nil, false},
-		"Unreachable": {"the former may run on", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, nil, []inventory.Entry{a, cluster}, nil, true},
-		"Moved":       {"the next one has it", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, nil, []inventory.Entry{a, cluster}, []string{"prod"}, false},
+		"Home":           {"our own cluster has it", home, way, []inventory.Entry{a, cluster}, []string{"prod"}, true, false, false},
+		"HomeGone":       {"a pivot took it from our own cluster, or a person deleted it", home, way, []inventory.Entry{a, cluster}, nil, false, false, false},
+		"HomeOther":      {"our own cluster has one that is not declared any more", home, way, []inventory.Entry{a, {Namespace: "apps", Name: "old", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}}, []string{"old"}, false, false, false},
+		"NoCluster":      {"it asked for what is left to be left", home, way, []inventory.Entry{a}, nil, false, false, false},
+		"Unreachable":    {"the former may run on", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, nil, []inventory.Entry{a, cluster}, nil, true, false, false},
+		"HomeExempt":     {"it is not pruned, and goes out of the inventory", home, way, []inventory.Entry{a, cluster}, []string{"prod"}, true, true, true},
+		"HomePruned":     {"it is pruned, as a person confirmed", home, way, []inventory.Entry{a, cluster}, []string{"prod"}, false, true, false},
+		"HomeExemptGone": {"a pivot took it from our own cluster", home, way, []inventory.Entry{a, cluster}, nil, false, true, true},
+		"Moved":          {"the next one has it", target.Ref{Kind: "Secret", Name: "gone", Cluster: "before"}, nil, []inventory.Entry{a, cluster}, []string{"prod"}, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			record := tc.before.Encode()
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
-				k.Spec.KubeConfig, k.Spec.Prune, k.Status.Inventory = tc.to, false, refs(tc.owned)
+				k.Spec.KubeConfig, k.Spec.Prune, k.Status.Inventory = tc.to, tc.prune, refs(tc.owned)
 				k.Annotations = map[string]string{target.Annotation: record}
 			}), clusterServer(t, "there"))
 			s.dials()
 			s.Targets.Local.Client = withClusters{s.client, tc.there}
+			if tc.exempt {
+				s.Targets.Local.Client = exempted{withClusters{s.client, tc.there}}
+			}
+			// The plan leaves what is exempt out, and the rest is gone.
+			s.cluster.remove = func(apply.Options) (apply.Result, error) { return apply.Result{Changes: ssa.NewChangeSet()}, nil }
 			s.run.rendering, s.run.target = &render.Rendering{Objects: []*unstructured.Unstructured{a.Object(), cluster.Object()}}, target.Of(s.Obj, "")
 			w := want{goes: true}
 			if tc.held {
 				w = want{says: "False/PruneBlocked", after: blockedPoll, events: 1}
 			}
 			s.expect(t, tc.reason, s.Reconciler.aim(t.Context(), s.run), w)
-			if kept := s.Obj.Status.Inventory != nil && s.Obj.Annotations[target.Annotation] == record; kept != tc.held {
+			if kept := s.Obj.Status.Inventory != nil && len(s.Obj.Status.Inventory.Entries) == len(tc.owned) && s.Obj.Annotations[target.Annotation] == record; kept != tc.held {
 				t.Errorf("%s: the inventory is %v, and on record is %s", tc.reason, s.Obj.Status.Inventory, s.Obj.Annotations[target.Annotation])
 			}
 			if !tc.held {
@@ -1874,6 +1885,17 @@ func TestSwitchedOff(t *testing.T) {
 type withClusters struct {
 	client.Client
 	there []string
+}
+
+// exempted is withClusters that ask not to be pruned.
+type exempted struct{ withClusters }
+
+func (c exempted) Get(ctx context.Context, name client.ObjectKey, into client.Object, o ...client.GetOption) error {
+	err := c.withClusters.Get(ctx, name, into, o...)
+	if err == nil && into.GetObjectKind().GroupVersionKind().GroupKind() == clusterapi.ClusterKind {
+		into.SetAnnotations(map[string]string{directive.Group + "/prune": "Disabled"})
+	}
+	return err
 }
 
 // labels that Kustomization apps/shop gives its objects.
