@@ -431,7 +431,7 @@ func (p *progress) aims(way digest.Sum) {
 	p.way = way
 }
 
-// aimedAt reports whether a way is that to the cluster which was aimed at last.
+// aimedAt reports whether a way is that to the other cluster which was aimed at last; the zero one, whether none was.
 func (p *progress) aimedAt(way digest.Sum) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

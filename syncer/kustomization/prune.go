@@ -220,12 +220,12 @@ func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref
 
 // holdMute is holdMove where the same reference leads to a cluster of which nothing tells whether it is the one of before:
 // that one did not tell which it is, or this one does not. It is, where this process aimed at it last, or it has anything
-// of the inventory. What was never applied as a whole may be nowhere.
+// of the inventory. What nobody tried to apply may be nowhere: the inventory is written ahead of the first object.
 func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref) *end {
 	switch obj := run.Obj; {
 	case before == nil, before.Local(), run.target.Local(), before.Cluster != "" && run.target.Cluster != "":
 		return nil
-	case obj.Status.LastAppliedRevision == "", run.known.aimedAt(wayTo(run.cluster)):
+	case run.known.aimedAt(wayTo(run.cluster)), run.known.aimedAt(digest.Sum{}) && !tried(obj):
 		return nil
 	}
 	// With no Cluster there is nothing to ask.
@@ -242,6 +242,16 @@ func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref)
 	}
 	return r.holdMove(ctx, run, fmt.Errorf("the cluster that %[1]s %[2]s leads to has nothing of this Kustomization, and its Namespace %[3]s, or that of the one of before, does not tell whether they are the same; "+
 		"have it lead to that one again or, if it does, or that one is gone for good, remove annotation %[4]s", run.target.Kind, run.target.Name, metav1.NamespaceSystem, target.Annotation))
+}
+
+// tried reports whether the status tells of an apply that came to its end, whatever that was. The revision that was applied
+// last is on record only once all of it was healthy, which a Cluster may not be for hours, and an object that is refused
+// does not stop the Cluster beside it.
+func tried(obj *kustomizev1.Kustomization) bool {
+	s := &obj.Status
+	return s.LastAppliedRevision != "" || len(s.History) > 0 || slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool {
+		return c.Type == meta.HealthyCondition || c.Type == v1alpha1.CreateHeldCondition
+	})
 }
 
 // wayTo identifies the API server of a cluster, whatever credential it is reached with.

@@ -916,15 +916,27 @@ func TestClustersMoveMute(t *testing.T) {
 		applied     string
 		// known: this process aimed at it.
 		known, held bool
+		// elsewhere: this process aimed at another API server.
+		elsewhere bool
+		// attempts and conditions that the status has.
+		attempts   meta.History
+		conditions []metav1.Condition
 	}{
-		"MuteNow":    {"a rotation took the wrong entry, with an account of one namespace", "before", "", both, "1", false, true},
-		"NeverTold":  {"nor did the one of before", "", "", both, "1", false, true},
-		"TellsNow":   {"the one of before did not", "", "there", both, "1", false, true},
-		"Told":       {"both tell, and it lost its objects", "there", "there", both, "1", false, false},
-		"NoCluster":  {"what can be lost is left there", "", "", []inventory.Entry{a}, "1", false, false},
-		"There":      {"it has something of the inventory, and lost its Cluster", "", "", []inventory.Entry{ops, cluster}, "1", false, false},
-		"NotApplied": {"the inventory is written ahead of the first object", "", "", both, "", false, false},
-		"Known":      {"its API server is the one of before, and it lost its objects", "before", "", both, "1", true, false},
+		"MuteNow":     {"a rotation took the wrong entry, with an account of one namespace", "before", "", both, "1", false, true, false, nil, nil},
+		"NeverTold":   {"nor did the one of before", "", "", both, "1", false, true, false, nil, nil},
+		"TellsNow":    {"the one of before did not", "", "there", both, "1", false, true, false, nil, nil},
+		"Told":        {"both tell, and it lost its objects", "there", "there", both, "1", false, false, false, nil, nil},
+		"NoCluster":   {"what can be lost is left there", "", "", []inventory.Entry{a}, "1", false, false, false, nil, nil},
+		"There":       {"it has something of the inventory, and lost its Cluster", "", "", []inventory.Entry{ops, cluster}, "1", false, false, false, nil, nil},
+		"NotApplied":  {"the inventory is written ahead of the first object", "", "", both, "", false, false, false, nil, nil},
+		"Known":       {"its API server is the one of before, and it lost its objects", "before", "", both, "1", true, false, false, nil, nil},
+		"OtherServer": {"this process applied to another API server, and no health was seen", "", "", both, "", false, true, true, nil, nil},
+		"Unhealthy":   {"it was applied, and not healthy in time", "", "", both, "", false, true, false, meta.History{{LastReconciledStatus: meta.HealthCheckFailedReason}}, nil},
+		"Partly":      {"of what was applied one object was refused", "", "", both, "", false, true, false, meta.History{{LastReconciledStatus: meta.ReconciliationFailedReason}}, nil},
+		"Checked": {"it was applied, and its health is waited for", "", "", both, "", false, true, false, nil,
+			[]metav1.Condition{{Type: meta.HealthyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason}}},
+		"HeldOther": {"another one of its Clusters may not be created", "", "", both, "", false, true, false, nil,
+			[]metav1.Condition{{Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := clusterServer(t, tc.now)
@@ -932,7 +944,7 @@ func TestClustersMoveMute(t *testing.T) {
 			record := target.Ref{Kind: "Secret", Name: way.Name, Cluster: tc.before}.Encode()
 			s := take(t, shop(func(k *kustomizev1.Kustomization) {
 				k.Spec.KubeConfig = &meta.KubeConfigReference{SecretRef: &meta.SecretKeyReference{Name: way.Name}}
-				k.Status.LastAppliedRevision = tc.applied
+				k.Status.LastAppliedRevision, k.Status.History, k.Status.Conditions = tc.applied, tc.attempts, tc.conditions
 				k.Annotations = map[string]string{target.Annotation: record}
 			}), way)
 			s.dials()
@@ -942,8 +954,19 @@ func TestClustersMoveMute(t *testing.T) {
 				s.run.target = target.Of(s.Obj, "")
 				return s.Reconciler.aim(t.Context(), s.run)
 			}
-			if tc.known {
+			if tc.known || tc.elsewhere {
 				s.expect(t, tc.reason, aim(), want{goes: true})
+				record = s.Obj.Annotations[target.Annotation]
+			}
+			if tc.elsewhere {
+				next := &corev1.Secret{}
+				if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(way), next); err != nil {
+					t.Fatal(err)
+				}
+				next.Data = clusterServer(t, tc.now).Data
+				if err := s.client.Update(t.Context(), next); err != nil {
+					t.Fatal(err)
+				}
 			}
 			s.Obj.Status.Inventory = refs(tc.owned)
 			w := want{goes: true}
