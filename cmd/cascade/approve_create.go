@@ -137,14 +137,23 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types
 		return err
 	}
 	records := map[string]*corev1.ConfigMap{}
-	for namespace, names := range approvals {
+	for namespace := range approvals {
 		record := &corev1.ConfigMap{}
 		if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, record); err != nil {
 			return firstSyncError(namespace, err)
 		}
 		records[namespace] = record
+	}
+	elsewhere, err := addElsewhere(ctx, cl, names, approvals, records)
+	if err != nil {
+		return err
+	}
+	for namespace, names := range approvals {
 		for _, name := range names {
-			if firstsync.ManagedBy(record, name) != "" {
+			if elsewhere[name] {
+				if all {
+					return fmt.Errorf("cannot approve Cluster %s with --all: a pivot gave it to another tier; name it, if it is gone for good, and the others", name)
+				}
 				if err := gone(ctx, cl, namespace, name); err != nil {
 					return err
 				}
@@ -153,13 +162,16 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types
 			}
 		}
 	}
+	// Of each, before the first approval: the agent that holds a Cluster may be another one than that of the record with the mark.
+	for namespace, record := range records {
+		if err := c.dropKept(ctx, cl, record, approvals[namespace]); err != nil {
+			return err
+		}
+	}
 	approver := approverOf(ctx, cl)
 	for _, namespace := range slices.Sorted(maps.Keys(records)) {
 		patch, err := firstsync.ApprovalPatch(approvals[namespace], approver)
 		if err != nil {
-			return err
-		}
-		if err := c.dropKept(ctx, cl, records[namespace], approvals[namespace]); err != nil {
 			return err
 		}
 		if err := writeFirstSync(ctx, cl, namespace, patch); err != nil {
@@ -168,6 +180,34 @@ func (c *cli) approveCreate(ctx context.Context, cl client.Client, names []types
 	}
 	c.approved(names)
 	return nil
+}
+
+// addElsewhere adds the records of other agents that say of one of the Clusters that another tier manages it, for that to be
+// over there as well, and returns the Clusters of which any record says so. A pivot writes it into that of one agent alone,
+// and what declares the Cluster may have got another one since.
+func addElsewhere(ctx context.Context, cl client.Client, names []types.NamespacedName, approvals map[string][]types.NamespacedName, records map[string]*corev1.ConfigMap) (map[types.NamespacedName]bool, error) {
+	_, away, err := recordsIn(ctx, cl, names)
+	if err != nil {
+		return nil, err
+	}
+	for _, namespace := range away {
+		record := &corev1.ConfigMap{}
+		if err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: v1alpha1.FirstSyncConfigMap}, record); err != nil {
+			return nil, firstSyncError(namespace, err)
+		}
+		for _, name := range names {
+			if firstsync.ManagedBy(record, name) != "" && !slices.Contains(approvals[namespace], name) {
+				records[namespace], approvals[namespace] = record, append(approvals[namespace], name)
+			}
+		}
+	}
+	elsewhere := map[types.NamespacedName]bool{}
+	for namespace, record := range records {
+		for _, name := range approvals[namespace] {
+			elsewhere[name] = elsewhere[name] || firstsync.ManagedBy(record, name) != ""
+		}
+	}
+	return elsewhere, nil
 }
 
 // whoHolds sorts Clusters by the namespaces of the agents that hold them, which have the records that count. Tenants may have

@@ -525,6 +525,62 @@ func TestApproveBesideTenants(t *testing.T) {
 	}
 }
 
+// TestApproveElsewhereBesideTenants: a pivot wrote into the record of the agent that had a Cluster then, and another one
+// has it since. What tells that the Cluster runs elsewhere counts for that one's approval as well.
+func TestApproveElsewhereBesideTenants(t *testing.T) {
+	const usual = v1alpha1.AgentNamespace
+	for name, tc := range map[string]struct {
+		reason, tenant, said string
+		connected            metav1.ConditionStatus
+		step, err            string
+	}{
+		"MovedAway": {"it would be built a second time", "team-a", "", metav1.ConditionTrue, "done", "another tier manages it"},
+		"Said":      {"also in the record that a person names", "team-a", "team-a", metav1.ConditionTrue, "done", "another tier manages it"},
+		"Moving":    {"its objects may be here still", "team-a", "", metav1.ConditionFalse, "copy", "pivot fleet.m-1, which moves it, is at step copy"},
+		"Gone":      {"nobody hears of it any more", "team-a", "", metav1.ConditionFalse, "done", ""},
+		"All":       {"it is approved by its name", "team-a", "all", metav1.ConditionFalse, "done", "with --all"},
+		"First":     {"the record that is written first is not that of the pivot", "a-team", "", metav1.ConditionFalse, "done", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "theirs", Labels: map[string]string{"team": "a"}}}
+			k.Status.Conditions = heldCondition("not created: Cluster/fleet/m")
+			v1alpha1.SetHeld(k, v1alpha1.Held{Create: &v1alpha1.HeldCreate{Clusters: []string{"fleet/m"}}})
+			kept := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "m-kubeconfig", UID: "s", Annotations: map[string]string{v1alpha1.PivotKeptAnnotation: "fleet.m-1"},
+			}}
+			theirs := firstsync.NewRecord(tc.tenant)
+			more := []client.Object{k, kept, theirs}
+			for namespace, selector := range map[string]string{usual: "team!=a", tc.tenant: "team=a"} {
+				d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentName, Labels: map[string]string{"app.kubernetes.io/name": v1alpha1.AgentName}}}
+				d.Spec.Template.Spec.Containers = []corev1.Container{{Args: []string{"agent", "--watch-label-selector=" + selector}}}
+				more = append(more, d)
+			}
+			cl := awayTier(tc.connected, tc.step, more...)
+			c, _ := newCLI(t)
+			names := []types.NamespacedName{{Namespace: "fleet", Name: "m"}}
+			if tc.said == "all" {
+				names = nil
+			} else {
+				c.flags.Namespace = &tc.said
+			}
+			err := c.approveCreate(t.Context(), cl, names, names == nil)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: error is %v", tc.reason, err)
+			}
+			data, want := recordedIn(t, cl), tc.err == ""
+			if _, elsewhere := data["fleet_m_elsewhere"]; elsewhere == want || (data["fleet_m"] == "approved") != want {
+				t.Errorf("%s: the record of the platform is %v", tc.reason, data)
+			}
+			if err := cl.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || (theirs.Data["fleet_m"] == "approved") != want {
+				t.Errorf("%s: the record of the team is %v, %v", tc.reason, theirs.Data, err)
+			}
+			if err := cl.Get(t.Context(), client.ObjectKeyFromObject(kept), kept); (err != nil) != want {
+				t.Errorf("%s: the Secret is read with %v", tc.reason, err)
+			}
+		})
+	}
+}
+
 // TestTreeTellsWhatIsHeld: a person who looks at the fleet sees what the tier waits
 // for, and what to do.
 func TestTreeTellsWhatIsHeld(t *testing.T) {
