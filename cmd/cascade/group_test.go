@@ -145,7 +145,16 @@ func TestTreeOfSilentAgent(t *testing.T) {
 // read the Lease sees what the report says, and is told that it may be old.
 func TestTreeWithoutLease(t *testing.T) {
 	refused := apierrors.NewForbidden(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, v1alpha1.HeartbeatLease, nil)
-	own := fleet(t)[0]
+	own := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.AgentNamespace, Name: v1alpha1.ReportConfigMap, CreationTimestamp: ago(48 * time.Hour)},
+		Data:       map[string]string{v1alpha1.ReportKey: `{"ready":true,"reason":"Succeeded","children":{"total":13,"ready":13,"byReason":[{"name":"Succeeded","count":13}]}}`},
+	}
+	// One of an earlier version renews no other Lease.
+	leader := beat(v1alpha1.AgentNamespace, 0)
+	leader.SetName(v1alpha1.LeaderLease)
+	left := beat(v1alpha1.AgentNamespace, 48*time.Hour)
+	left.SetName(v1alpha1.LeaderLease)
+	below := silentFleet()[1]
 	for name, tc := range map[string]struct {
 		reason  string
 		objects []client.Object
@@ -154,9 +163,11 @@ func TestTreeWithoutLease(t *testing.T) {
 		want    string
 		doubts  bool
 	}{
-		"Kept":      {"an agent works", []client.Object{own, beat(v1alpha1.AgentNamespace, 0)}, nil, true, "Succeeded", false},
-		"Missing":   {"somebody deleted it, or uninstalled the agent", []client.Object{own}, nil, false, "AgentSilent", true},
-		"Forbidden": {"it is not known", []client.Object{own}, refused, true, "Succeeded", true},
+		"Kept":      {"an agent works", []client.Object{own, below, beat(v1alpha1.AgentNamespace, 0)}, nil, true, "Succeeded", false},
+		"Missing":   {"somebody deleted it, or uninstalled the agent", []client.Object{own, below}, nil, false, "AgentSilent", true},
+		"Older":     {"an agent of an earlier version works", []client.Object{own, below, leader}, nil, true, "Succeeded", false},
+		"Left":      {"an agent of an earlier version is gone", []client.Object{own, below, left}, nil, false, "AgentSilent", false},
+		"Forbidden": {"it is not known", []client.Object{own, below}, refused, true, "Succeeded", true},
 		"Nothing":   {"no agent was here", nil, nil, false, v1alpha1.ReasonReportMissing, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -174,6 +185,22 @@ func TestTreeWithoutLease(t *testing.T) {
 			}
 			if root.Ready != tc.ready || root.Reason != tc.want || (root.doubt != nil) != tc.doubts {
 				t.Errorf("%s: the root is ready: %t, %s: %s; doubt: %v", tc.reason, root.Ready, root.Reason, root.Message, root.doubt)
+			}
+			// What is below was heard of as long ago, also for programs, which do not read the doubt.
+			stale := tc.want == "AgentSilent"
+			for _, below := range root.Children {
+				if below.Ready == stale || (below.Heard != nil) != stale || stale && !below.Heard.Equal(new(ago(48*time.Hour))) {
+					t.Errorf("%s: the cluster below is ready: %t, heard of: %v", tc.reason, below.Ready, below.Heard)
+				}
+			}
+			groups, err := loadGroups(t.Context(), cl, v1alpha1.AgentNamespace, byReason, noon)
+			if err != nil || slices.ContainsFunc(groups.Groups, func(g group) bool { return g.Name == v1alpha1.ReasonStale }) != stale {
+				t.Errorf("%s: %v: the groups are %v", tc.reason, err, groups)
+			}
+			c, out := newCLI(t)
+			c.now = func() time.Time { return noon }
+			if err := c.children(t.Context(), cl, childrenOptions{output: "json"}); err != nil || strings.Contains(out.String(), `"heardAt"`) != stale {
+				t.Errorf("%s: %v: children are\n%s", tc.reason, err, out)
 			}
 		})
 	}

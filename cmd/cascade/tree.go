@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -220,16 +219,11 @@ func loadTree(ctx context.Context, cl client.Client, namespace string, now time.
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case beat.Silent(now):
+	if beat.Silent(now) {
 		root.Ready, root.Suspended, root.Cause = false, false, nil
-		root.Reason, root.Message = cause.ReasonAgentSilent, cause.MessageAgentSilent
+		root.Reason, root.Message = cause.ReasonAgentSilent, beat.Message()
 		root.Since = metav1.NewTime(beat.Renewed)
 		root.Heard = &root.Since
-	case own != nil && doubt != nil && !apierrors.IsForbidden(doubt):
-		// Nobody keeps the report, which says nothing of now then. Since when is not known.
-		root.Ready, root.Suspended, root.Cause, root.Since = false, false, nil, metav1.Time{}
-		root.Reason, root.Message = cause.ReasonAgentSilent, doubt.Error()
 	}
 	children := &v1alpha1.ChildList{}
 	if err := cl.List(ctx, children); err != nil {
@@ -282,19 +276,18 @@ func ownReport(ctx context.Context, cl client.Client, namespace string) (*v1alph
 	return r, nil
 }
 
-// heartbeat of the agent of this tier, nil if it is not known: doubt is why.
+// heartbeat of the agent of this tier, nil if it is not known: doubt is why, also of one that is absent.
 func heartbeat(ctx context.Context, cl client.Client, namespace string) (beat *cause.Heartbeat, doubt, err error) {
-	lease := &coordinationv1.Lease{}
-	err = cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HeartbeatLease}, lease)
+	beat, err = cause.HeartbeatIn(ctx, cl, namespace)
 	switch {
-	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Lease %s/%s: no agent works in this namespace", namespace, v1alpha1.HeartbeatLease), nil
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("cannot read the heartbeat of this tier: %w", err), nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("cannot read the heartbeat of this tier: %w", err)
+	case beat == nil || beat.Absent:
+		return beat, fmt.Errorf("there is no Lease %s/%s: no agent works in this namespace", namespace, v1alpha1.HeartbeatLease), nil
 	}
-	return cause.HeartbeatOf(lease), nil, nil
+	return beat, nil, nil
 }
 
 func childTier(child *v1alpha1.Child) *tier {

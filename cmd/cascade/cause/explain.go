@@ -370,7 +370,7 @@ func (g *graph) circle(part []key) string {
 // agent tells whether there is one that keeps the facts up to date.
 func (b *builder) agent() {
 	h := b.facts.Heartbeat
-	if h == nil {
+	if h == nil || h.Absent && !b.facts.reconciled() {
 		return
 	}
 	o := Object{Kind: "Lease", Namespace: h.Namespace, Name: h.Name}
@@ -378,7 +378,7 @@ func (b *builder) agent() {
 	if !h.Silent(b.now) {
 		return
 	}
-	n := b.node(o, "", Failing, ReasonAgentSilent, MessageAgentSilent, metav1.NewTime(h.Renewed))
+	n := b.node(o, "", Failing, ReasonAgentSilent, h.Message(), metav1.NewTime(h.Renewed))
 	n.link.Command = "cascade check -n " + h.Namespace
 	b.add(n)
 }

@@ -45,6 +45,11 @@ type Facts struct {
 	Unread map[string]string
 }
 
+// reconciled reports whether there is anything that nobody but an agent reconciles.
+func (f *Facts) reconciled() bool {
+	return len(f.Layers)+len(f.Children)+len(f.Rollouts)+len(f.Credentials)+len(f.Backups) > 0
+}
+
 // Cluster is one of Cluster API, with what its provider says.
 type Cluster struct {
 	// Object is the Cluster in any version of v1beta1 and v1beta2.
@@ -57,23 +62,35 @@ type Cluster struct {
 // Heartbeat of an agent.
 type Heartbeat struct {
 	Namespace, Name string
-	Renewed         time.Time
+	// Renewed is when it was renewed last, or, of one that is absent, when its report was written last, as far as is known.
+	Renewed time.Time
 	// Holds is how long a renewal holds.
 	Holds time.Duration
+	// Absent: there is no Lease, and the report of an agent that has been here.
+	Absent bool
 }
 
 // What is told of an agent that does not renew its Lease.
 const (
 	ReasonAgentSilent  = "AgentSilent"
-	MessageAgentSilent = "the agent of this tier does not renew its Lease: what is shown is as of then"
+	messageAgentSilent = "the agent of this tier does not renew its Lease: what is shown is as of then"
+	messageAgentAbsent = "the agent of this tier has no Lease: nobody keeps its report, and what is shown is as of then"
 )
+
+// Message is what is told of an agent that is silent.
+func (h *Heartbeat) Message() string {
+	if h.Absent {
+		return messageAgentAbsent
+	}
+	return messageAgentSilent
+}
 
 // Silent reports whether the agent has not renewed its Lease for too long; of one without a
 // heartbeat that is not known.
 func (h *Heartbeat) Silent(now time.Time) bool {
 	// Clocks of two machines may differ.
 	const margin = 30 * time.Second
-	return h != nil && now.Sub(h.Renewed) > h.Holds+margin
+	return h != nil && (h.Absent || now.Sub(h.Renewed) > h.Holds+margin)
 }
 
 // Dated are Children as they are known now. Only an agent tells of a child that it was not heard of for

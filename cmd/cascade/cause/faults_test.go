@@ -224,20 +224,32 @@ func compare(t *testing.T, file, got string) {
 // TestNoHeartbeat: what only an agent reconciles is not taken for well where none has ever
 // renewed its Lease. Of Flux's kinds another controller may take care.
 func TestNoHeartbeat(t *testing.T) {
+	const (
+		child  = "apiVersion: cascade.dev/v1alpha1\nkind: Child\nmetadata: {namespace: fleet, name: shop}\n"
+		apps   = "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {namespace: flux-system, name: apps}\n"
+		report = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: elsewhere, name: cascade-report}\n"
+	)
 	for name, tc := range map[string]struct {
 		reason, text string
 		unread       bool
+		silent       bool
 	}{
-		"Children": {"an agent is in another namespace, or gone", "apiVersion: cascade.dev/v1alpha1\nkind: Child\nmetadata: {namespace: fleet, name: shop}\n", true},
-		"Flux":     {"a cluster of Flux", "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\nmetadata: {namespace: flux-system, name: apps}\n", false},
+		"Children": {"an agent is in another namespace, or gone", child, true, false},
+		"Flux":     {"a cluster of Flux", apps, false, false},
+		"Gone":     {"an agent left its report", child + report, false, true},
+		"Back":     {"an agent left its report, and Flux has the rest", apps + report, false, false},
 	} {
 		r := Reader{Tier: tierOf(t, tc.text), Namespace: "elsewhere", Providers: &capibridge.Providers{}}
 		f, err := r.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.Heartbeat != nil || strings.Contains(f.Unread["Lease"], "elsewhere/"+v1alpha1.HeartbeatLease) != tc.unread {
-			t.Errorf("%s: %s: %v, unread %v", name, tc.reason, f.Heartbeat, f.Unread)
+		var said bytes.Buffer
+		if err := Explain(f, noon).All().Text(&said, noon); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(said.String(), ReasonAgentSilent) != tc.silent || strings.Contains(f.Unread["Lease"], "elsewhere/"+v1alpha1.HeartbeatLease) != tc.unread {
+			t.Errorf("%s: %s: %v, unread %v: %s", name, tc.reason, f.Heartbeat, f.Unread, said.String())
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -203,21 +204,46 @@ func (r *Reader) clusters(ctx context.Context, f *Facts) error {
 }
 
 func (r *Reader) heartbeat(ctx context.Context, f *Facts) error {
-	lease := &coordinationv1.Lease{}
-	err := r.Tier.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.HeartbeatLease}, lease)
-	if apierrors.IsNotFound(err) && len(f.Layers)+len(f.Children)+len(f.Rollouts)+len(f.Credentials)+len(f.Backups) > 0 {
-		// Nobody but an agent reconciles these.
+	var err error
+	if f.Heartbeat, err = HeartbeatIn(ctx, r.Tier, r.Namespace); f.Heartbeat == nil && err == nil && f.reconciled() {
 		return fmt.Errorf("there is no Lease %s/%s: no agent works in this namespace", r.Namespace, v1alpha1.HeartbeatLease)
 	}
-	if err != nil {
-		return err
-	}
-	f.Heartbeat = HeartbeatOf(lease)
-	return nil
+	return err
 }
 
-// HeartbeatOf is what the Lease of an agent says.
-func HeartbeatOf(lease *coordinationv1.Lease) *Heartbeat {
+// HeartbeatIn reads the heartbeat of the agent in a namespace, nil if none was there. One of an earlier version renews the
+// Lease of the leader alone. Without either the report that an agent left is as old as it, and the agent is gone.
+func HeartbeatIn(ctx context.Context, cl client.Reader, namespace string) (*Heartbeat, error) {
+	for _, name := range []string{v1alpha1.HeartbeatLease, v1alpha1.LeaderLease} {
+		lease := &coordinationv1.Lease{}
+		err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, lease)
+		if err == nil {
+			return heartbeatOf(lease), nil
+		}
+		// Who may read heartbeats alone knows of present versions.
+		if !apierrors.IsNotFound(err) && (name == v1alpha1.HeartbeatLease || !apierrors.IsForbidden(err)) {
+			return nil, err
+		}
+	}
+	left := &corev1.ConfigMap{}
+	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.ReportConfigMap}, left)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := &Heartbeat{Namespace: namespace, Name: v1alpha1.HeartbeatLease, Absent: true, Renewed: left.CreationTimestamp.Time}
+	for _, m := range left.ManagedFields {
+		if m.Time != nil && m.Time.After(h.Renewed) {
+			h.Renewed = m.Time.Time
+		}
+	}
+	return h, nil
+}
+
+// heartbeatOf is what the Lease of an agent says.
+func heartbeatOf(lease *coordinationv1.Lease) *Heartbeat {
 	h := &Heartbeat{Namespace: lease.Namespace, Name: lease.Name}
 	if lease.Spec.RenewTime != nil {
 		h.Renewed = lease.Spec.RenewTime.Time

@@ -56,8 +56,6 @@ type Facts struct {
 	Others    []client.Object
 	Clusters  []cause.Cluster
 	Heartbeat *cause.Heartbeat
-	// NoLease: there is no heartbeat, as the agent has no Lease; nobody keeps the report.
-	NoLease bool
 	// Notifications are Alerts and Providers.
 	Notifications []client.Object
 	// Unread is why kinds of these were not read.

@@ -127,14 +127,11 @@ func fleetOf(f Facts, q Query, now time.Time) *fleet {
 func tierOf(f *Facts, now time.Time) tierView {
 	own := f.Own
 	if f.Heartbeat.Silent(now) {
-		v := tierView{State: stateStale, Reason: cause.ReasonAgentSilent, Message: cause.MessageAgentSilent, Since: momentOf(metav1.NewTime(f.Heartbeat.Renewed), now), Known: true}
+		v := tierView{State: stateStale, Reason: cause.ReasonAgentSilent, Message: f.Heartbeat.Message(), Since: momentOf(metav1.NewTime(f.Heartbeat.Renewed), now), Known: true}
 		if own != nil {
 			v.Revision, v.Version = revision(own.Revision), name(own.Agent)
 		}
 		return v
-	}
-	if own != nil && f.NoLease {
-		return tierView{State: stateStale, Reason: cause.ReasonAgentSilent, Message: "the agent of this tier has no Lease: nobody keeps its report", Revision: revision(own.Revision), Version: name(own.Agent), Since: momentOf(metav1.Time{}, now), Known: true}
 	}
 	if own == nil {
 		return tierView{State: stateStale, Reason: v1alpha1.ReasonReportMissing, Message: "the agent of this tier has not reported yet, or its report may not be read"}

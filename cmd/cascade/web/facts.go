@@ -18,7 +18,6 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	generatorv1 "github.com/fluxcd/source-watcher/api/v2/v1beta1"
 	"golang.org/x/sync/errgroup"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -88,8 +87,8 @@ func (s *Source) facts(ctx context.Context, n page.Name, q page.Query, now time.
 	}
 	// Nobody but the agent tells of clusters, and it renews its Lease.
 	i := slices.Index(kinds, page.AgentHeartbeat)
-	f.NoLease = i >= 0 && failed[i] == nil && f.Heartbeat == nil && s.Direct != nil
-	if f.NoLease && (len(f.Children) > 0 || f.Own != nil) {
+	noLease := i >= 0 && failed[i] == nil && (f.Heartbeat == nil || f.Heartbeat.Absent) && s.Direct != nil
+	if noLease && (len(f.Children) > 0 || f.Own != nil) {
 		failed[i] = fmt.Errorf("there is no Lease %s/%s, so that it is not known whether all of this is up to date", s.Namespace, v1alpha1.HeartbeatLease)
 	}
 	for i, err := range failed {
@@ -285,14 +284,11 @@ func (s *Source) heartbeat(ctx context.Context) (*cause.Heartbeat, error) {
 	if s.Direct == nil {
 		return nil, nil
 	}
-	lease := &coordinationv1.Lease{}
-	if err := s.Direct.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: v1alpha1.HeartbeatLease}, lease); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
+	beat, err := cause.HeartbeatIn(ctx, s.Direct, s.Namespace)
+	if err != nil {
 		return nil, fmt.Errorf("cannot read the heartbeat of the agent: %w", err)
 	}
-	return cause.HeartbeatOf(lease), nil
+	return beat, nil
 }
 
 // events are those of the Child of this tier that a path is of, or is below.
