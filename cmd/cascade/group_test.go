@@ -275,7 +275,7 @@ func TestTreeGroups(t *testing.T) {
 		// Without the report of the tier it is made of the Children.
 		" without the report of the tier": withReport[:len(withReport)-1],
 	} {
-		cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).Build()
+		cl := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithObjects(beat(v1alpha1.AgentNamespace, 0)).Build()
 		var text, data bytes.Buffer
 		for _, by := range groupings() {
 			found, err := loadGroups(t.Context(), cl, v1alpha1.AgentNamespace, by, noon)
