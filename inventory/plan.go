@@ -72,7 +72,8 @@ type Live struct {
 	// OfCluster names the Cluster that the object is a part of, or needed by, and
 	// that still exists; empty for the Cluster itself.
 	OfCluster string
-	// Guarded: the live object is marked as protected, or is the owner itself. Self: it is that.
+	// Guarded: the live object is marked as protected, or is the owner itself. Self: it is that, or, where the
+	// owner is a HelmRelease, what waits for that to be gone.
 	Guarded, Self bool
 	// OfAgent: the live object has the labels of an agent's. LockedDown: the agent of the
 	// cluster has the rights of a lockdown alone; it is told of LockdownRights only.

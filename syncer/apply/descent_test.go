@@ -10,6 +10,7 @@ import (
 	"github.com/fluxcd/pkg/ssa"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
@@ -439,6 +440,45 @@ func TestKeysOfNobody(t *testing.T) {
 			live := s.applier(t).read(t.Context(), []inventory.Entry{e}, nil, &lookups{})[e]
 			if got := live.State == inventory.Unknown; got != tc.unknown {
 				t.Errorf("%s: unknown = %t: %s", tc.reason, got, live.Problem)
+			}
+		})
+	}
+}
+
+// TestGoesTogether: a HelmRelease that goes with a Kustomization of its own chart, which waits for it, does not wait for
+// that in turn (read 928). The Kustomization waits.
+func TestGoesTogether(t *testing.T) {
+	release := Owner{FieldManager: "helm-controller", LabelGroup: releaseGroup, Name: "r", Namespace: "x"}
+	for name, tc := range map[string]struct {
+		reason string
+		of     Owner
+		kind   string
+		has    string
+		going  bool
+		self   bool
+	}{
+		"Above":     {"that one declares it", release, "Kustomization", "x_r_helm.toolkit.fluxcd.io_HelmRelease", true, true},
+		"Below":     {"that one waits for nobody", release, "Kustomization", "x_c__ConfigMap", true, false},
+		"Other":     {"it is another one's", release, "Kustomization", "y_r_helm.toolkit.fluxcd.io_HelmRelease", true, false},
+		"Stays":     {"it is to go first", release, "Kustomization", "x_r_helm.toolkit.fluxcd.io_HelmRelease", false, false},
+		"Unread":    {"nobody knows", release, "Kustomization", "r", true, false},
+		"Release":   {"its Kustomization waits for it", apps, "HelmRelease", "flux-system_apps_kustomize.toolkit.fluxcd.io_Kustomization", true, false},
+		"Otherwise": {"so does one of another", apps, "Kustomization", "flux-system_apps_kustomize.toolkit.fluxcd.io_Kustomization", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			a := s.applier(t)
+			a.owner = tc.of
+			u := anObject(tc.kind, "sync", &tc.of)
+			s.put(u, func(u *unstructured.Unstructured) {
+				if tc.going {
+					u.SetDeletionTimestamp(&metav1.Time{Time: time.Now()})
+				}
+				u.Object["status"] = map[string]any{"inventory": map[string]any{"entries": []any{map[string]any{"id": tc.has, "v": "v1"}}}}
+			})
+			live, _, _ := a.Looks(nil, false)(t.Context(), inventory.Of(u))
+			if live.State != inventory.Present || live.Deleting != tc.going || live.Self != tc.self || live.TakesDown(inventory.Of(u), time.Now()) == tc.self {
+				t.Errorf("%s: %+v", tc.reason, live)
 			}
 		})
 	}

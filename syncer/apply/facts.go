@@ -142,6 +142,11 @@ func (a *Applier) liveOf(ctx context.Context, e inventory.Entry, u *unstructured
 	}
 	if live.Deleting {
 		live.Since = u.GetDeletionTimestamp().Time
+		if a.owner.LabelGroup == releaseGroup && isSync(e) {
+			// A Kustomization waits for the HelmReleases that go with it. What cannot be read tells nothing.
+			below, _ := recorded(u)
+			live.Self = live.Self || slices.ContainsFunc(below, a.isOwner)
+		}
 	}
 	if isSecret(e) {
 		kind, _, _ := unstructured.NestedString(u.Object, "type")

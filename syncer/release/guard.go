@@ -70,11 +70,12 @@ type Candidate struct {
 	Kept bool
 	// Taken: another owner of the tier has it in its inventory and applied it. NewOwner
 	// is one that declares it and has not. Unsure: it is not known whether NewOwner does. Ahead: it
-	// has it once a Rollout lets it.
+	// has it once a Rollout lets it. Again: NewOwner is the HelmRelease itself, as it is declared by now.
 	Taken    bool
 	NewOwner string
 	Unsure   bool
 	Ahead    bool
+	Again    bool
 	// InFlight names another Cluster that is being torn down. It is known once this one is
 	// about to be deleted.
 	InFlight string
@@ -246,6 +247,7 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 	}
 	claim, err := g.claimed(ctx, d.Entry, inventory.Entry{})
 	by := apply.Marked(labels, v2.GroupVersion.Group)
+	d.Again = err == nil && claim.Kind == apply.Again
 	switch {
 	case err != nil:
 		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}

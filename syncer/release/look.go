@@ -32,8 +32,8 @@ type known struct {
 	undone []inventory.Entry
 	// cutOff: no process lived to record our own last tries. All else is as it was recorded.
 	cutOff bool
-	// successor is the HelmRelease that made the newest revision, if it is another one. It
-	// is looked for before an uninstall only.
+	// successor is the HelmRelease that made the newest revision, if it is another one, or the next one of the
+	// same name that takes it over. It is looked for before an uninstall only.
 	successor string
 }
 

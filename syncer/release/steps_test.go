@@ -810,6 +810,76 @@ func TestDismantleBelow(t *testing.T) {
 	}
 }
 
+// TestDeclaredAgain: a HelmRelease that is being deleted, and declared again by a revert, does not wait for itself. The
+// next one of its name has what there is, and could not be made before (read 928).
+func TestDeclaredAgain(t *testing.T) {
+	self := apply.Claim{Owner: "HelmRelease/apps/web", Kind: apply.Again}
+	below, settings, data, extra := named("HelmRelease", "below"), named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("ConfigMap", "extra")
+	going := func(since time.Duration) inventory.Live {
+		return owned(func(l *inventory.Live) { l.Deleting, l.Since = true, at.Add(-since) })
+	}
+	absent := inventory.Live{State: inventory.Absent}
+	for name, tc := range map[string]struct {
+		reason string
+		has    []inventory.Entry
+		left   []inventory.Entry
+		below  inventory.Live
+		// but is declared no more. stays: the HelmRelease is not being deleted.
+		but                     string
+		stays, failed           bool
+		out                     Outcome
+		deleted, taken, waiting string
+	}{
+		"Again":     {reason: "all is as it is to be", has: []inventory.Entry{below, settings}, below: owned(nil)},
+		"Protected": {reason: "as well with data, whose deletion was confirmed", has: []inventory.Entry{below, data}, below: owned(nil)},
+		"Going":     {reason: "what it began to take down has to be gone before it is made again", has: []inventory.Entry{below, settings, data}, below: going(time.Minute), out: Outcome{After: clusterPoll}, waiting: "for the end of HelmRelease/apps/below"},
+		"Late":      {reason: "it does not get done", has: []inventory.Entry{below, settings}, below: going(inventory.LastBound)},
+		"Down":      {reason: "it is made again by the next one", has: []inventory.Entry{below, settings}, below: absent},
+		"Left":      {reason: "what an upgrade dropped is on nobody's record then", has: []inventory.Entry{settings}, left: []inventory.Entry{extra}, but: "extra", deleted: "extra"},
+		"LeftAgain": {reason: "that is declared again as well", has: []inventory.Entry{settings}, left: []inventory.Entry{extra}},
+		"Gone":      {reason: "nothing of it is there to be taken over", has: []inventory.Entry{below}, below: absent, taken: "uninstall"},
+		"Changed":   {reason: "the next one may be another release", has: []inventory.Entry{settings, extra}, but: "extra", out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"Failed":    {reason: "it may have been deleted for that", has: []inventory.Entry{settings}, failed: true, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"Stays":     {reason: "it is not deleted, and points at another release", has: []inventory.Entry{settings}, stays: true, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.stored[0].Manifest = manifestOf(tc.has...)
+			obj.Status.History[0] = snapshotOf(m.stored[0], "", v2.ReleaseActionInstall)
+			if tc.failed {
+				obj.Status.History[0] = snapshotOf(m.change(common.StatusFailed), "", v2.ReleaseActionUpgrade)
+			}
+			obj.Status.Inventory = refsOf(slices.Concat(tc.has, tc.left))
+			m.live = map[string]inventory.Live{"below": tc.below, "settings": owned(nil), "data": owned(nil), "extra": owned(nil)}
+			if !tc.stays {
+				obj.DeletionTimestamp = &metav1.Time{Time: at}
+			}
+			obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
+			n := m.newRun(obj, wanted)
+			n.guard.claimed = func(_ context.Context, e, _ inventory.Entry) (apply.Claim, error) {
+				if e.Name == tc.but {
+					return apply.Claim{}, nil
+				}
+				return self, nil
+			}
+			out, err := n.uninstall(t.Context())
+			if (out.HandOver != nil) != (tc.out.After == handOverPoll) {
+				t.Errorf("%s: on record is %+v", tc.reason, out.HandOver)
+			}
+			out.HandOver = nil
+			if got := strings.Join(m.taken, " "); err != nil || out != tc.out || got != tc.taken || strings.Join(m.deleted, " ") != tc.deleted {
+				t.Errorf("%s: uninstall() = %+v, %v, deleted %q and took %q", tc.reason, out, err, m.deleted, got)
+			}
+			if got := strings.TrimPrefix(conditions.GetMessage(obj, fluxmeta.ReconcilingCondition), "Waiting "); got != tc.waiting {
+				t.Errorf("%s: it waits %q, want %q", tc.reason, got, tc.waiting)
+			}
+			if tc.out == (Outcome{}) && obj.Status.Inventory != nil {
+				t.Errorf("%s: it has %v", tc.reason, obj.Status.Inventory)
+			}
+		})
+	}
+}
+
 // TestTakeBack: the confirmation of a HelmRelease is taken back while one of its Clusters waits for
 // the end of another. It waits unconfirmed, for whoever has it later.
 func TestTakeBack(t *testing.T) {

@@ -232,6 +232,9 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	defer n.summarize()
 	if n.found.successor != "" {
 		message := fmt.Sprintf("Release %s/%s is that of HelmRelease %s by now and stays", n.namespace, n.name, n.found.successor)
+		if n.found.successor == client.ObjectKeyFromObject(obj).String() {
+			message = fmt.Sprintf("Release %s/%s stays: the HelmRelease is declared again, with all that it has", n.namespace, n.name)
+		}
 		obj.Status.Inventory = nil
 		conditions.MarkFalse(obj, v2.ReleasedCondition, v2.UninstallSucceededReason, "%s", message)
 		n.event(about(before), corev1.EventTypeNormal, v2.UninstallSucceededReason, message)
@@ -296,6 +299,16 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	n.guard.overdue = nil
 	n.guard.confirmed = n.obj.Annotations[v1alpha1.DeletionAnnotation] == v1alpha1.DeletionConfirmed
 	s := n.guard.judgeAll(ctx, entries, nil)
+	if rel != nil && n.comesBack(rel, s, going) {
+		// The next one of the name, which cannot be made before this one is gone, takes the release over. It finds
+		// what is on its way out only once that is gone.
+		n.found.successor = client.ObjectKeyFromObject(n.obj).String()
+		entries = slices.DeleteFunc(entries, func(e inventory.Entry) bool {
+			d := s.judged[e]
+			return !d.Live.Deleting && (d.Again || slices.Contains(going, e))
+		})
+		s, going = n.guard.judgeAll(ctx, entries, going), nil
+	}
 	record := n.guard.handOver(s, n.req.HandOver, n.Now())
 	n.handsOver(s, record)
 	// All that is not a Cluster waits for what dismantle deletes.
@@ -325,6 +338,24 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		return Outcome{Again: true, HandOver: record}, nil // as it is judged now
 	}
 	return Outcome{}, nil
+}
+
+// comesBack reports whether a HelmRelease that is being deleted is declared again, with all that its release has. It
+// waits for nobody then, least of all for itself. Whose release failed may have been deleted for that.
+func (n *run) comesBack(rel *helmrelease.Release, s *verdicts, going []inventory.Entry) (back bool) {
+	if n.obj.DeletionTimestamp.IsZero() || !isDeployed(rel) {
+		return false
+	}
+	for _, e := range going {
+		switch d := s.judged[e]; {
+		case Judge(d) == Gone, Judge(d) == Foreign:
+		case !d.Again:
+			return false
+		default:
+			back = true
+		}
+	}
+	return back
 }
 
 // stillIn are the objects that go with the newest revision, which is the first of found, and those on
