@@ -50,10 +50,10 @@ func (n *run) collect(ctx context.Context) (held string, after time.Duration, ha
 		n.Events.Eventf(n.obj, corev1.EventTypeNormal, meta.ProgressingReason, "%s deleted", inventory.Names(begun))
 	}
 	switch {
-	case len(s.queued)+len(s.last) > 0, len(s.withCluster) > 0 && slices.ContainsFunc(begun, isCluster):
+	case len(s.queued)+len(s.lastFor) > 0, len(s.withCluster) > 0 && slices.ContainsFunc(begun, isCluster):
 		after = clusterPoll
-	case s.due:
-		after = overduePoll // it may be a Cluster of another owner, which stays
+	case s.due, len(s.last) > 0:
+		after = overduePoll // it may be a Cluster of another owner, which stays, or what a person is asked about
 	}
 	return s.message(), after, n.guard.handsOverStill(begun), errors.Join(problems...)
 }

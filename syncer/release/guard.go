@@ -266,7 +266,8 @@ type verdicts struct {
 	gone, foreign, held, withCluster, awaited, queued []inventory.Entry
 	// candidates are those of awaited, in their order.
 	candidates []Candidate
-	// last are deletable, and wait for lastFor, the Kustomizations and HelmReleases that go and may need them: putLast.
+	// last are deletable, and wait for lastFor, the Kustomizations and HelmReleases that go and may need them, or for such
+	// of held: putLast.
 	last, lastFor []inventory.Entry
 	// unknown is why one of held is, if that is because it could not be read. inFlight is
 	// what one of queued waits for.
@@ -383,10 +384,11 @@ func (s *verdicts) kept() []inventory.Entry {
 
 // putLast has what Kustomizations and HelmReleases that go may need to take down what they applied wait until these are
 // gone, as a plan of a Kustomization does. They stay on record for as long: nothing else tells then that they still go.
+// One that a person is asked about, or that could not be read, may go later.
 func (s *verdicts) putLast(now time.Time) {
 	var syncs []Candidate
 	for _, d := range s.judged {
-		if v := Judge(d); !d.LowerTier && d.Live.TakesDown(d.Entry, now) && (v == Deletable || d.Live.State == inventory.Unknown) {
+		if v := Judge(d); !d.LowerTier && d.Live.TakesDown(d.Entry, now) && (v == Deletable || v == Held) {
 			syncs = append(syncs, d)
 		}
 	}
@@ -401,7 +403,7 @@ func (s *verdicts) putLast(now time.Time) {
 		return
 	}
 	for _, d := range syncs {
-		if d.Live.State != inventory.Unknown { // that is held
+		if Judge(d) == Deletable {
 			s.lastFor = append(s.lastFor, d.Entry)
 		}
 	}

@@ -76,6 +76,39 @@ func (n *run) uninstallFailed(ctx context.Context) error {
 	return nil
 }
 
+// holdRemedy has the Kustomizations and HelmReleases of a failed release take down what they applied before it is
+// uninstalled: Helm deletes accounts before these. What has to stay the uninstall itself tells. The outcome is nil if
+// nothing is waited for.
+func (n *run) holdRemedy(ctx context.Context, next Action) (*Outcome, error) {
+	if next != Uninstall {
+		return nil, nil
+	}
+	_, rel, err := n.newest(ctx)
+	if err != nil || rel == nil {
+		return nil, err
+	}
+	objects, _, err := objectsOf(rel, n.mapper)
+	if err != nil {
+		return nil, err
+	}
+	s := n.guard.judgeAll(ctx, goingOf(objects), nil)
+	if len(s.kept()) > 0 {
+		return nil, nil
+	}
+	failed := conditions.Get(n.obj, meta.ReadyCondition)
+	out, err := n.dismantle(ctx, s)
+	switch {
+	case err != nil:
+		conditions.MarkFalse(n.obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", n.text(err))
+		return nil, err
+	case out == (Outcome{}):
+		return nil, nil
+	case failed != nil:
+		conditions.Set(n.obj, failed) // why it is uninstalled
+	}
+	return &out, nil
+}
+
 // holdFinish holds the end of an uninstall as a deletion is held: what has to stay now
 // may not have been there when it began. The outcome is nil if nothing is held.
 func (n *run) holdFinish(ctx context.Context, next Action) (*Outcome, error) {

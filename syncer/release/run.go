@@ -182,6 +182,9 @@ func (n *run) holdBack(ctx context.Context, next Action, diff jsondiff.DiffSet) 
 	if out, err := n.holdFinish(ctx, next); out != nil || err != nil {
 		return out, err
 	}
+	if out, err := n.holdRemedy(ctx, next); out != nil || err != nil {
+		return out, err
+	}
 	if out, err := n.holdCreation(ctx, next, diff); out != nil || err != nil {
 		return out, err
 	}

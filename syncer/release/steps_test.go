@@ -279,6 +279,37 @@ func TestRemedyClaimed(t *testing.T) {
 	}
 }
 
+// TestRemedyBelow: a failed release is uninstalled once its Kustomizations and HelmReleases have taken down what they
+// applied, as an account of the release may be theirs (read 929).
+func TestRemedyBelow(t *testing.T) {
+	obj, m := inSync(t)
+	obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+	obj.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: 1}}
+	m.fails[Install], m.manifest = errors.New("it is never ready"), manifestOf(named("Secret", "keys"), named("HelmRelease", "below"))
+	m.live = map[string]inventory.Live{"keys": owned(nil), "below": owned(nil)}
+	m.lingers = map[string]bool{"below": true}
+	for _, step := range []struct {
+		reason, taken string
+		out           Outcome
+	}{
+		{"it takes down what it applied from now on", "install", Outcome{After: clusterPoll}},
+		{"it still does", "install", Outcome{After: clusterPoll}},
+		{"it is gone", "install uninstall", Outcome{Again: true}},
+	} {
+		if step.out.Again {
+			m.live["below"] = inventory.Live{State: inventory.Absent}
+		}
+		out, err := m.newRun(obj, wanted).reconcile(t.Context())
+		if got := strings.Join(m.taken, " "); err != nil || out != step.out || got != step.taken || strings.Join(m.deleted, " ") != "below" {
+			t.Fatalf("%s: reconcile() = %+v, %v, deleted %v and took %q", step.reason, out, err, m.deleted, got)
+		}
+		ready, waits := conditions.Get(obj, fluxmeta.ReadyCondition), conditions.GetMessage(obj, fluxmeta.ReconcilingCondition)
+		if says := waits == "Waiting for the end of HelmRelease/apps/below"; ready == nil || ready.Status != metav1.ConditionFalse || says == step.out.Again {
+			t.Errorf("%s: %v, and it says %q", step.reason, ready, waits)
+		}
+	}
+}
+
 // TestDriftedGoes: drift that nobody looks for any more is not told of.
 func TestDriftedGoes(t *testing.T) {
 	for name, mode := range map[string]*v2.DriftDetection{"Removed": nil, "Disabled": {Mode: v2.DriftDetectionDisabled}} {
@@ -476,7 +507,10 @@ func TestCollect(t *testing.T) {
 			live: map[string]inventory.Live{"web": {State: inventory.Absent}, "deployer": owned(nil)}, deleted: "deployer"},
 		"LastUnknown": {reason: "it may be on its way out", leftovers: []inventory.Entry{deployer, web},
 			live: map[string]inventory.Live{"web": {Problem: "no route to host"}, "deployer": owned(nil)},
-			left: []inventory.Entry{deployer, web}, held: true, after: clusterPoll, kept: "ServiceAccount/apps/deployer"},
+			left: []inventory.Entry{deployer, web}, held: true, after: overduePoll, kept: "ServiceAccount/apps/deployer"},
+		"LastHeld": {reason: "it stays until a person decides about its Clusters, and takes them down then (read 929)", leftovers: []inventory.Entry{deployer, web},
+			live: map[string]inventory.Live{"web": owned(func(l *inventory.Live) { l.Holds = []string{"Cluster/apps/prod"} }), "deployer": owned(nil)},
+			left: []inventory.Entry{deployer, web}, held: true, after: overduePoll, kept: "ServiceAccount/apps/deployer"},
 		"LastElsewhere": {reason: "the agent of another cluster may be gone", leftovers: []inventory.Entry{deployer, web}, lowerTier: true,
 			live:    map[string]inventory.Live{"web": owned(func(l *inventory.Live) { l.Confirmed = true }), "deployer": owned(nil)},
 			deleted: "deployer web"},
