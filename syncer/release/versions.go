@@ -19,7 +19,9 @@ import (
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
+	"github.com/cascade-gitops/cascade/syncer/apply"
 	"github.com/cascade-gitops/cascade/syncer/clusters"
+	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
 )
 
 // movedByRollout reports whether a Rollout moves what a HelmRelease makes of Clusters, which
@@ -62,8 +64,13 @@ func (n *run) holdVersions(ctx context.Context, next Action, diff jsondiff.DiffS
 	return nil, nil
 }
 
-// unanswered reports whether an API server, or a webhook that it asks, did not answer.
+// unanswered reports whether an API server, or a webhook that it asks, did not answer. What ends without a word of the
+// API server is a lookup: a chart that is cut short ends so, too.
 func unanswered(err error) bool {
+	var lookup *sandbox.LookupError
+	if errors.As(err, &lookup) && apply.Unanswered(lookup) {
+		return true
+	}
 	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
 }
 

@@ -1,9 +1,13 @@
 package release
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 
 	v2 "github.com/fluxcd/helm-controller/api/v2"
@@ -14,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
+	"github.com/cascade-gitops/cascade/syncer/release/sandbox"
 )
 
 // kubernetesOf declares a Cluster of a version of Kubernetes, and what its control plane reports.
@@ -52,6 +57,9 @@ func (m *fakeWorld) runs(t *testing.T, class bool, version, reported string) {
 // released: nothing is tried.
 func TestHoldVersionsUnreadable(t *testing.T) {
 	down := apierrors.NewInternalError(errors.New("conversion webhook is down"))
+	lookup := func(err error) error {
+		return fmt.Errorf("cannot render: %w", &sandbox.LookupError{Text: "error calling lookup: conversion webhook is down", Err: err})
+	}
 	for name, tc := range map[string]struct {
 		reason     string
 		unread     map[string]error
@@ -60,6 +68,11 @@ func TestHoldVersionsUnreadable(t *testing.T) {
 	}{
 		"ControlPlane": {"nobody can tell which version runs", map[string]error{"KubeadmControlPlane": down}, nil, true},
 		"Lookup":       {"nor which one is declared", nil, fmt.Errorf("error calling lookup: %w", down), true},
+		"Hangs":        {"its webhook never answers (read 930)", nil, lookup(fmt.Errorf("a lookup is not answered within 30s: %w", context.DeadlineExceeded)), true},
+		"Connection":   {"the API server starts anew (read 930)", nil, lookup(&url.Error{Op: "Get", URL: "https://x", Err: syscall.ECONNREFUSED}), true},
+		"CutOff":       {"its answer ends halfway (read 930)", nil, lookup(io.ErrUnexpectedEOF), true},
+		"Kind":         {"there is no such kind, and the action says so", nil, lookup(errors.New("no matches for kind")), false},
+		"CutChart":     {"it is the chart that ends halfway", nil, fmt.Errorf("cannot load chart: %w", io.ErrUnexpectedEOF), false},
 		"Chart":        {"the chart is wrong, and the action says so", nil, errors.New("error calling include"), false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,19 +44,19 @@ type renderer struct {
 	files     map[string]any
 	// failed is why there are no files. Helm would tell in which template it was told.
 	failed error
-	// exceeded is what a lookup did, and unread why one failed otherwise. The worker knows only their texts.
+	// exceeded is what a lookup did, and unread why one of objects failed otherwise. The worker knows only their texts.
 	exceeded *Exceeded
 	unread   error
 }
 
-// lookupError is a rendering that failed for a lookup, as Helm says it.
-type lookupError struct {
-	text string
-	why  error
+// LookupError is a rendering that failed for a lookup of objects, as Helm says it.
+type LookupError struct {
+	Text string
+	Err  error
 }
 
-func (e *lookupError) Error() string { return e.text }
-func (e *lookupError) Unwrap() error { return e.why }
+func (e *LookupError) Error() string { return e.Text }
+func (e *LookupError) Unwrap() error { return e.Err }
 
 func newRenderer(ctx context.Context, req Request, original *chart.Chart) *renderer {
 	r := &renderer{ctx: ctx, req: req, chart: CopyChart(original), originals: map[*common.File][]byte{}}
@@ -126,7 +126,7 @@ func (r *renderer) renderChart(dot map[string]any) (map[string]any, error) {
 	case errors.As(err, &failed) && r.exceeded != nil:
 		return nil, fmt.Errorf("cannot render chart: %w", r.exceeded)
 	case errors.As(err, &failed) && r.unread != nil:
-		return nil, &lookupError{failed.Text, r.unread}
+		return nil, &LookupError{failed.Text, r.unread}
 	case errors.As(err, &failed):
 		return nil, errors.New(failed.Text) // as Helm says it
 	}
@@ -201,9 +201,10 @@ func (r *renderer) answer(ctx context.Context, question string, body []byte) ([]
 	defer cancel()
 	answer, err := r.answerWithin(bounded, question, body)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		err = exceeds("a lookup takes longer than %s", renderTime)
+		// Who is asked is to blame and not the chart, as where the webhook that converts objects hangs.
+		err = fmt.Errorf("a lookup is not answered within %s: %w", renderTime, context.DeadlineExceeded)
 	}
-	if err != nil && !errors.As(err, &r.exceeded) {
+	if err != nil && !errors.As(err, &r.exceeded) && question == askLookup {
 		r.unread = err
 	}
 	return answer, err
