@@ -27,19 +27,23 @@ func parseDecided(text string) decided {
 func (d decided) has(e Entry, uid string) bool { return d[short(e)] == shorten(uid) }
 
 // Decisions is what is to be known of the removals that are decided when the next plan is made: of what a
-// plan puts last, and what one before did, as far as it is among keep, and still to be deleted. What is declared
-// again, or by another owner, is forgotten: its next removal may be an accident. A plan that was not made, or
-// is superseded, tells nothing.
+// plan puts last, or was approved to delete and could not, and what one before did, as far as it is among keep,
+// and still to be deleted. What is declared again, or by another owner, is forgotten: its next removal may be an
+// accident. So is what a confirmation was for, which may be taken back. A plan that was not made, or is superseded,
+// tells nothing.
 func (f Facts) Decisions(p Plan, keep []Entry) string {
 	before, next := parseDecided(f.Decided), decided{}
-	still := slices.Clone(p.Unknown)
+	still, now := slices.Clone(p.Unknown), slices.Clone(p.Last)
 	for _, d := range p.Deletes {
 		still = append(still, d.Entry)
+		if !p.Held && p.Hash == f.Approved && !d.Confirmed {
+			now = append(now, d.Entry)
+		}
 	}
 	for _, e := range keep {
 		uid, known := before[short(e)]
 		switch {
-		case slices.Contains(p.Last, e):
+		case slices.Contains(now, e):
 			next[short(e)] = shorten(f.Live[e].UID)
 		case known && slices.Contains(still, e):
 			next[short(e)] = uid

@@ -145,7 +145,8 @@ type Facts struct {
 	Undecided bool
 	// Approved is the hash of the plan that a person approved, if any.
 	Approved string
-	// Decided is the record of what the last plans put last, as Decisions wrote it. Nothing holds that any more.
+	// Decided is the record of what the last plans put last, or were approved to delete and could not, as
+	// Decisions wrote it. Nothing holds that any more.
 	Decided string
 	// InFlight names a Cluster that is being deleted already, if there is one.
 	InFlight string

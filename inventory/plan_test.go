@@ -965,6 +965,66 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// TestDecisionsFailed: nobody is asked again about what is left of an approved removal that failed halfway, unless it is
+// not the same removal any more (read 931).
+func TestDecisionsFailed(t *testing.T) {
+	entries, objects := configMaps(3)
+	left, more := entries[1], entries[2]
+	at := func(change func(*Live)) func(*Facts) {
+		return func(f *Facts) {
+			l := f.Live[left]
+			change(&l)
+			f.Live[left] = l
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason               string
+		first, between, then func(*Facts)
+		deletes              int
+		held                 bool
+	}{
+		"Rest":      {reason: "it is what was approved", deletes: 1},
+		"FailsAnew": {reason: "it cannot be deleted the next time either", between: func(*Facts) {}, deletes: 1},
+		"Unread":    {reason: "the API server did not answer for a while", between: at(func(l *Live) { l.State = Unknown }), deletes: 1},
+		"Anew":      {reason: "another object has the name", then: at(func(l *Live) { l.UID = "2" }), deletes: 1, held: true},
+		"Restored":  {reason: "Git had it again", between: func(f *Facts) { f.Rendered = []Entry{left} }, deletes: 1, held: true},
+		"Taken":     {reason: "another owner declared it", between: at(func(l *Live) { l.HandOver = "Kustomization/x/y" }), deletes: 1, held: true},
+		"More":      {reason: "nobody was asked about another one", then: func(f *Facts) { f.Owned = []Entry{left, more} }, deletes: 2, held: true},
+		"Withdrawn": {reason: "its own confirmation was taken back, which may be why it is left", first: at(func(l *Live) { l.Confirmed = true }),
+			then: at(func(l *Live) { l.Confirmed = false }), deletes: 1, held: true},
+		"Unasked": {reason: "that removal was small, and nobody was asked", first: func(f *Facts) { f.Rendered = []Entry{more} }, then: func(f *Facts) { f.Rendered = nil },
+			deletes: 1, held: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := Facts{Owned: entries[:2], Live: maps.Clone(objects)}
+			if tc.first != nil {
+				tc.first(&f)
+			}
+			p := PlanPrune(f)
+			if p.Held {
+				f.Approved = p.Hash
+				p = PlanPrune(f)
+			}
+			// The first object is gone, and the delete of the other one failed.
+			f.Decided = f.Decisions(p, []Entry{left})
+			f.Owned = []Entry{left}
+			if tc.between != nil {
+				between := f
+				between.Live = maps.Clone(f.Live)
+				tc.between(&between)
+				p = PlanPrune(between)
+				f.Decided = between.Decisions(p, p.Keep)
+			}
+			if tc.then != nil {
+				tc.then(&f)
+			}
+			if p = PlanPrune(f); len(p.Deletes) != tc.deletes || p.Held != tc.held {
+				t.Errorf("%s: deletes %d, held: %t (%s)", tc.reason, len(p.Deletes), p.Held, p.Guard)
+			}
+		})
+	}
+}
+
 // TestDecisionsBound: the record has an end, and is the same for the same objects.
 func TestDecisionsBound(t *testing.T) {
 	entries, live := configMaps(mostDecided + 5)

@@ -29,8 +29,8 @@ type Held struct {
 	// same. Kustomizations and HelmReleases have it.
 	// +optional
 	Kept *HeldKept `json:"kept,omitempty"`
-	// Last are objects whose removal is decided and that go after a Kustomization or HelmRelease: sixteen
-	// digits for each, of what identifies it and of its UID. Only agents read it.
+	// Last are objects whose removal is decided and that go after a Kustomization or HelmRelease, or could
+	// not be deleted yet: sixteen digits for each, of what identifies it and of its UID. Only agents read it.
 	// +optional
 	Last string `json:"last,omitempty"`
 	// Removal is the removal of a layer from many children that waits. It is there as long

@@ -72,7 +72,7 @@ type Options struct {
 	Approved  string
 	Undecided bool
 	// HandOver is the record of the objects that the owner's last plan kept for other
-	// owners, nil if it kept none. Decided is that of what its last plans put last.
+	// owners, nil if it kept none. Decided is that of what its last plans put last, or did not get to delete.
 	HandOver *v1alpha1.HandOver
 	Decided  string
 	// Ignored finds, among entries that are no longer declared, those that files declare
@@ -163,7 +163,8 @@ type Result struct {
 	// Pending: deletes have begun and are not confirmed yet, or wait for something.
 	Pending bool
 	// HandOver is the record of the objects that are kept for other owners, for the
-	// next Sync or Remove; nil if there are none. Decided is that of what is put last.
+	// next Sync or Remove; nil if there are none. Decided is that of what is put last, or
+	// could not be deleted.
 	HandOver *v1alpha1.HandOver
 	Decided  string
 	// Creation says what was not applied because it might build a cluster twice.

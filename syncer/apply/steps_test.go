@@ -464,6 +464,42 @@ func TestPruneLastApproved(t *testing.T) {
 	}
 }
 
+// TestPruneApprovedFails: who approves a removal is asked once, also where one of its deletes fails (read 931).
+func TestPruneApprovedFails(t *testing.T) {
+	s := newServer()
+	a := s.applier(t)
+	first, second := anObject("ConfigMap", "first", &apps), anObject("ConfigMap", "second", &apps)
+	s.put(first, nil)
+	s.put(second, nil)
+	facts := inventory.Facts{Owned: inventory.OfAll([]*unstructured.Unstructured{first, second})}
+	prune := func(deleted, left string, held, fails bool) {
+		t.Helper()
+		res := Result{Changes: ssa.NewChangeSet()}
+		err := a.prune(t.Context(), facts, Options{}, nil, &res)
+		if (err != nil) != fails || namesOf(res.Deleted) != deleted || namesOf(res.Inventory) != left || res.Plan.Held != held {
+			t.Fatalf("deleted %q, left %q, held %q: %v", namesOf(res.Deleted), namesOf(res.Inventory), res.Plan.Guard, err)
+		}
+		facts.Owned, facts.Decided = res.Inventory, res.Decided
+		if held {
+			facts.Approved = res.Plan.Hash
+		}
+	}
+	refuse := func(with *apierrors.StatusError) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refuses["DELETE second"] = with
+	}
+	refuse(apierrors.NewInternalError(errors.New("webhook is down")))
+	prune("", "first second", true, false)
+	prune("first", "second", false, true)
+	prune("", "second", false, true)
+	refuse(nil)
+	prune("second", "", false, false)
+	if facts.Decided != "" {
+		t.Errorf("all of it is gone, and on record is %q", facts.Decided)
+	}
+}
+
 // TestPruneTakenOver: what an owner declares by itself does not go with the child that had it before (read 903).
 func TestPruneTakenOver(t *testing.T) {
 	for name, tc := range map[string]struct {
