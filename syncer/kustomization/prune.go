@@ -219,8 +219,9 @@ func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref
 }
 
 // holdMute is holdMove where the same reference leads to a cluster of which nothing tells whether it is the one of before:
-// that one did not tell which it is, or this one does not. It is, where this process aimed at it last, or it has anything
-// of the inventory. What nobody tried to apply may be nowhere: the inventory is written ahead of the first object.
+// that one did not tell which it is, or this one does not. It is, where this process aimed at it last, or it has a Cluster
+// of the inventory: all else may have the same name in the management cluster of another environment, as its Kustomization
+// does. What nobody tried to apply may be nowhere: the inventory is written ahead of the first object.
 func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref) *end {
 	switch obj := run.Obj; {
 	case before == nil, before.Local(), run.target.Local(), before.Cluster != "" && run.target.Cluster != "":
@@ -234,13 +235,13 @@ func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref)
 	}
 	// What is not confirmed to be gone is no proof either, and an account of one namespace cannot list definitions.
 	unconfirmed := func(context.Context, inventory.Entry) error { return nil }
-	switch there, err := run.has(ctx, run.cluster, anything, whatever, unconfirmed); {
+	switch there, err := run.has(ctx, run.cluster, isCluster, whatever, unconfirmed); {
 	case there:
 		return nil
 	case err != nil && !apierrors.IsForbidden(err): // of one kind, and the Clusters may be there
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
-	return r.holdMove(ctx, run, fmt.Errorf("the cluster that %[1]s %[2]s leads to has nothing of this Kustomization, and its Namespace %[3]s, or that of the one of before, does not tell whether they are the same; "+
+	return r.holdMove(ctx, run, fmt.Errorf("the cluster that %[1]s %[2]s leads to has no Cluster of this Kustomization, and its Namespace %[3]s, or that of the one of before, does not tell whether they are the same; "+
 		"have it lead to that one again or, if it does, or that one is gone for good, remove annotation %[4]s", run.target.Kind, run.target.Name, metav1.NamespaceSystem, target.Annotation))
 }
 

@@ -602,7 +602,17 @@ func clusterServer(t *testing.T, uid string) *corev1.Secret {
 		case "/api":
 			answer = metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
 		case "/apis":
-			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+			answer = metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"},
+				Groups: []metav1.APIGroup{{Name: clusterapi.Group, Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: clusterapi.Group + "/v1beta2", Version: "v1beta2"}}}}}
+		case "/apis/" + clusterapi.Group + "/v1beta2":
+			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: clusterapi.Group + "/v1beta2",
+				APIResources: []metav1.APIResource{{Name: "clusters", Kind: clusterapi.Cluster, Namespaced: true}}}
+		case "/apis/" + clusterapi.Group + "/v1beta2/namespaces/apps/clusters/lives":
+			answer = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "lives", Labels: labels()}}
+		case "/apis/" + clusterapi.Group + "/v1beta2/namespaces/apps/clusters/prod":
+			w.WriteHeader(http.StatusNotFound)
+			answer = apierrors.NewNotFound(schema.GroupResource{Group: clusterapi.Group, Resource: "clusters"}, "prod").Status()
 		case "/api/v1":
 			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
 				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}}}
@@ -906,7 +916,8 @@ func TestClustersMoveUntold(t *testing.T) {
 // TestClustersMoveMute: nor are they where the same reference leads to a cluster of which nothing tells whether it is the one of before.
 func TestClustersMoveMute(t *testing.T) {
 	a, cluster := entry("a"), inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
-	ops := inventory.Entry{Namespace: "apps", Name: "ops", Kind: "ServiceAccount", Version: "v1"}
+	ops, lives := inventory.Entry{Namespace: "apps", Name: "ops", Kind: "ServiceAccount", Version: "v1"}, cluster
+	lives.Name = "lives"
 	both := []inventory.Entry{a, cluster}
 	for name, tc := range map[string]struct {
 		reason string
@@ -927,7 +938,8 @@ func TestClustersMoveMute(t *testing.T) {
 		"TellsNow":    {"the one of before did not", "", "there", both, "1", false, true, false, nil, nil},
 		"Told":        {"both tell, and it lost its objects", "there", "there", both, "1", false, false, false, nil, nil},
 		"NoCluster":   {"what can be lost is left there", "", "", []inventory.Entry{a}, "1", false, false, false, nil, nil},
-		"There":       {"it has something of the inventory, and lost its Cluster", "", "", []inventory.Entry{ops, cluster}, "1", false, false, false, nil, nil},
+		"There":       {"it has a Cluster of the inventory, and lost another one", "", "", []inventory.Entry{lives, cluster}, "1", false, false, false, nil, nil},
+		"Sibling":     {"the cluster of another environment has the same accounts, of a Kustomization of the same name", "", "", []inventory.Entry{ops, cluster}, "1", false, true, false, nil, nil},
 		"NotApplied":  {"the inventory is written ahead of the first object", "", "", both, "", false, false, false, nil, nil},
 		"Known":       {"its API server is the one of before, and it lost its objects", "before", "", both, "1", true, false, false, nil, nil},
 		"OtherServer": {"this process applied to another API server, and no health was seen", "", "", both, "", false, true, true, nil, nil},
