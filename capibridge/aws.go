@@ -101,7 +101,8 @@ func (a awsAdapter) facts(c Cluster, have objects) Facts {
 		}
 	}
 	if fields.identity.Kind == string(awsv1.ClusterRoleIdentityKind) && (f.Variables["cluster_account"] == "" || f.Variables["cluster_partition"] == "") {
-		_, f.Unread = have.get(fields.identity) // nothing but the role would tell
+		_, why := have.get(fields.identity) // nothing but the role would tell
+		f.Unread = why.withheldBy(f.Identity)
 	}
 	return f
 }

@@ -80,7 +80,8 @@ func (a azureAdapter) facts(c Cluster, have objects) Facts {
 	f.Region = fields.location
 	f.Identity = azureIdentity(c, fields, have)
 	if credential := cmp.Or(fields.secret, fields.identity); f.Unread == (Health{}) && f.Identity.Form != IdentityController {
-		_, f.Unread = have.get(credential) // it tells the tenant
+		_, why := have.get(credential) // it tells the tenant
+		f.Unread = why.withheldBy(f.Identity)
 	}
 	f.Infrastructure, f.ControlPlane = f.Infrastructure.blockedBy(f.Identity), f.ControlPlane.blockedBy(f.Identity)
 	for name, value := range map[string]string{

@@ -145,8 +145,8 @@ type Facts struct {
 	// Variables besides those of the Cluster, by their whole names. One is only
 	// there if it is known.
 	Variables map[string]string
-	// Unread says why an object that tells the region or variables could not be read, though the
-	// Cluster refers to it; zero if all were read.
+	// Unread says why an object that tells the region or variables could not be read, or may not be
+	// used, though the Cluster refers to it; zero if all were read.
 	Unread Health
 	// Unfinished: the provider may tell another variable later, and nothing of the Cluster changes by
 	// that, as where an OIDC issuer is enabled.
@@ -155,21 +155,17 @@ type Facts struct {
 
 // Keeping returns the facts with what was known before in the place of what could not be read
 // now: a provider that is being replaced, or a right that is missing, changes nothing of the
-// cluster. Nor does an identity that may not be used any more, of which nothing is told to whom
-// it is refused: what it told before stands, where nothing else tells it now.
+// cluster.
 func (f Facts) Keeping(before Facts) Facts {
-	below, above := f.Variables, before.Variables
-	switch {
-	case f.Unread != (Health{}):
-		f.Region = cmp.Or(before.Region, f.Region)
-	case f.Identity.Refused:
-		below, above = above, below
-	default:
+	if f.Unread == (Health{}) {
 		return f
 	}
-	f.Variables = make(map[string]string, len(below)+len(above))
-	maps.Copy(f.Variables, below)
-	maps.Copy(f.Variables, above)
+	f.Region = cmp.Or(before.Region, f.Region)
+	f.Variables = maps.Clone(f.Variables)
+	if f.Variables == nil {
+		f.Variables = map[string]string{}
+	}
+	maps.Copy(f.Variables, before.Variables)
 	return f
 }
 
@@ -188,6 +184,15 @@ func (f Facts) Into(c Cluster) Cluster {
 func (h Health) blockedBy(i Identity) Health {
 	if i.Refused && (h.Reason == HealthProvisioning || h.Reason == HealthFailed) {
 		return no(HealthFailed, "%s", i.Message)
+	}
+	return h
+}
+
+// withheldBy is why nobody can tell what an identity alone tells: it is not there for who may not use it either, and the
+// cluster is what it was before it was refused.
+func (h Health) withheldBy(i Identity) Health {
+	if h == (Health{}) && i.Refused {
+		return unknown(HealthForbidden, "%s", i.Message)
 	}
 	return h
 }

@@ -279,7 +279,7 @@ func (r *run) factsHold(cluster capibridge.Cluster) time.Duration {
 		return 0
 	case !cluster.InfrastructureProvisioned, !cluster.ControlPlaneInitialized:
 		return describeBuilding
-	case r.notes.facts.Unfinished, r.notes.facts.Unread != (capibridge.Health{}), r.notes.facts.Identity.Refused:
+	case r.notes.facts.Unfinished, r.notes.facts.Unread != (capibridge.Health{}):
 		return describeUnfinished
 	}
 	return describeAgain
