@@ -243,10 +243,7 @@ func (d *decision) unbuilt(r v1alpha1.RolloutRevision) bool {
 func (d *decision) start(m *member, to goal) {
 	// A new cluster that begins in a roll was not seen to be well without it.
 	accountable := m.Healthy && (m.pin != nil || m.Rolling == "") || m.blamed(to.RolloutRevision)
-	below, underway := d.measure(m, to)
-	if m.is(v1alpha1.ResultSucceeded) && below < m.Below {
-		accountable = false // nothing was judged since the run came to a halt: what is ill may not come of what is taken back
-	}
+	below, underway := m.measure(to)
 	m.set(v1alpha1.ChildRollout{
 		Name: d.name, RolloutRevision: to.RolloutRevision, Run: to.run, Result: v1alpha1.ResultUpdating, Since: metav1.NewTime(d.now), Blameless: !accountable, Below: below, Underway: underway,
 		Past: m.has(to.RolloutRevision) && m.pin.Past, Brought: m.has(to.RolloutRevision) && m.pin.Brought,
@@ -257,7 +254,7 @@ func (d *decision) start(m *member, to goal) {
 
 // measure is how many clusters below a cluster may be ill, and how many of its own Rollouts may be on their way, for it to be
 // ready at what it begins with.
-func (d *decision) measure(m *member, to goal) (below, underway int32) {
+func (m *member) measure(to goal) (below, underway int32) {
 	switch p := m.pin; {
 	case p == nil:
 	case m.has(to.RolloutRevision) && p.Run == to.run:
@@ -265,9 +262,6 @@ func (d *decision) measure(m *member, to goal) (below, underway int32) {
 	case p.Blameless, m.Idle: // nobody knows that, or it ran nothing of it
 	case unproven(p), m.is(v1alpha1.ResultUpdating, v1alpha1.ResultDegraded, v1alpha1.ResultUnreachable), m.is(v1alpha1.ResultDeferred) && p.Reason != v1alpha1.ReasonRollingOut:
 		// Or of what it was given before, which this mends, or takes the place of. One that only rolls may be ready at that.
-		return min(m.Below, p.Below), min(m.Underway, p.Underway)
-	case d.goesBack(m):
-		// It was ready at what is taken back, and nobody looked whether it still is since the run halted, or was aborted.
 		return min(m.Below, p.Below), min(m.Underway, p.Underway)
 	}
 	return m.Below, m.Underway

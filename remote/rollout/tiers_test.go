@@ -5,7 +5,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/remote/rollout"
@@ -132,7 +131,6 @@ func TestTierIllBefore(t *testing.T) {
 func TestTierBeginsAgain(t *testing.T) {
 	waves := canaryAndRest()
 	waves[0].Soak = &metav1.Duration{Duration: 30 * time.Minute}
-	waves[1].MaxFailures = intstr.FromInt32(0)
 	// soaks has the tier be ready at it first.
 	soaks := func(s *story, tier *rollout.Cluster) {
 		tier.Below, tier.Ready = 1, true
@@ -149,19 +147,6 @@ func TestTierBeginsAgain(t *testing.T) {
 		s.after(10 * time.Minute)
 		s.decide()
 		s.result("canary1", v1alpha1.ResultDeferred)
-	}
-	// rests has it be ready at it until another one fails, and become ill once the run halted.
-	rests := func(s *story, tier *rollout.Cluster) {
-		soaks(s, tier)
-		s.after(30 * time.Minute)
-		s.decide()
-		s.at(second, "canary1", "rest1")
-		s.after(10 * time.Minute)
-		s.decide()
-		s.phase(v1alpha1.RolloutHalted)
-		tier.Below, tier.Ready = 5, false
-		s.decide()
-		s.result("canary1", v1alpha1.ResultSucceeded)
 	}
 	// early has it be ill in the soak, and left alone when the next commit comes before its deadline.
 	early := func(s *story, tier *rollout.Cluster, why string) {
@@ -288,34 +273,6 @@ func TestTierBeginsAgain(t *testing.T) {
 			tier.Unreachable, tier.Below, tier.Ready = time.Time{}, 5, false
 			s.decide()
 			s.at(first, "canary1", "rest1")
-		}},
-		"HaltedReverted": {"another one halted the run, after which nobody looked at it", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
-			rests(s, tier)
-			s.facts.Requests.Revert = second
-			s.decide()
-			s.at(first, "canary1", "rest1")
-		}},
-		"AbortedReverted": {"a person ended the run, after which nobody looked at it", v1alpha1.ResultUpdating, func(s *story, tier *rollout.Cluster) {
-			rests(s, tier)
-			s.facts.Requests.Abort = second
-			s.decide()
-			s.phase(v1alpha1.RolloutAborted)
-			s.after(time.Hour)
-			s.decide()
-			s.facts.Requests.Revert = second
-			s.decide()
-			s.at(first, "canary1", "rest1")
-		}},
-		"HaltedIllOfItself": {"what is ill may be the tier's own, and holds the revert until the deadline at most", v1alpha1.ResultUnproven, func(s *story, tier *rollout.Cluster) {
-			rests(s, tier)
-			s.facts.Requests.Revert = second
-			s.decide()
-			s.takes(true, "rest1")
-			s.decide()
-			s.phase(v1alpha1.RolloutReverting)
-			s.after(10 * time.Minute)
-			s.decide()
-			s.phase(v1alpha1.RolloutReverted)
 		}},
 		"MendedByTheNext": {"what was ill is well again", v1alpha1.ResultSucceeded, func(s *story, tier *rollout.Cluster) {
 			s.after(time.Hour)
