@@ -451,11 +451,13 @@ type Owner struct {
 // Settles reports whether the first sync of a tier is over: everything that Git
 // declares is applied, it includes Clusters, and all of these exist.
 // An owner that is not ready, is suspended, or was declared a moment ago and is not
-// among the owners yet, may still declare Clusters. never are those that nobody makes, by id:
-// who has them on record leaves them alone.
-func Settles(owners []Owner, never map[string]bool, exists func(types.NamespacedName) bool) bool {
-	if slices.ContainsFunc(MissingOwners(owners), func(e Entry) bool { return !never[e.ID()] }) {
-		return false
+// among the owners yet, may still declare Clusters.
+func Settles(owners []Owner, exists func(types.NamespacedName) bool) bool {
+	known := map[string]bool{}
+	kinds := map[string]bool{}
+	for _, o := range owners {
+		known[o.Entry.ID()] = true
+		kinds[o.Entry.Kind] = true
 	}
 	clusters := 0
 	for _, o := range owners {
@@ -465,6 +467,11 @@ func Settles(owners []Owner, never map[string]bool, exists func(types.Namespaced
 		if o.Elsewhere {
 			continue
 		}
+		for _, e := range o.Inventory {
+			if kinds[e.Kind] && v1alpha1.IsFluxGroup(e.Group) && !known[e.ID()] {
+				return false
+			}
+		}
 		for _, name := range ClustersAmong(o.Inventory) {
 			if !exists(name) {
 				return false
@@ -473,29 +480,6 @@ func Settles(owners []Owner, never map[string]bool, exists func(types.Namespaced
 		}
 	}
 	return clusters > 0
-}
-
-// MissingOwners are the owners that others, which are ready, have on record and that are not among the owners: they come in a
-// moment, or are declared and switched off, as an inventory has what is skipped.
-func MissingOwners(owners []Owner) []Entry {
-	known := map[string]bool{}
-	kinds := map[string]bool{}
-	for _, o := range owners {
-		known[o.Entry.ID()] = true
-		kinds[o.Entry.Kind] = true
-	}
-	var absent []Entry
-	for _, o := range owners {
-		if !o.Ready || o.Elsewhere {
-			continue
-		}
-		for _, e := range o.Inventory {
-			if kinds[e.Kind] && v1alpha1.IsFluxGroup(e.Group) && !known[e.ID()] {
-				absent = append(absent, e)
-			}
-		}
-	}
-	return absent
 }
 
 // ClustersAmong are the names of the Clusters in an inventory.

@@ -313,26 +313,19 @@ func TestSettles(t *testing.T) {
 		owners []Owner
 		exists []string
 		want   bool
-		never  []Owner
 	}{
-		{"nothing is declared yet", nil, nil, false, nil},
-		{"no Cluster is declared: there is nothing to be sure about", []Owner{owner("Kustomization", "k", true)}, nil, false, nil},
-		{"all are there", []Owner{owner("Kustomization", "k", true, cluster("a"), cluster("b"))}, []string{"a", "b"}, true, nil},
-		{"one is not", []Owner{owner("Kustomization", "k", true, cluster("a"), cluster("b"))}, []string{"a"}, false, nil},
-		{"one that is not ready may declare more", []Owner{owner("Kustomization", "k", true, cluster("a")), owner("Kustomization", "l", false)}, []string{"a"}, false, nil},
-		{"a release that is declared and not listed yet", []Owner{owner("Kustomization", "k", true, release.Entry), owner("HelmRelease", "other", true, cluster("a"))}, []string{"a"}, false, nil},
-		{"a release that is", []Owner{owner("Kustomization", "k", true, release.Entry), release}, []string{"a"}, true, nil},
-		{"Clusters of another management cluster do not count", []Owner{elsewhere}, nil, false, nil},
-		{"and do not stand in the way", []Owner{elsewhere, release}, []string{"a"}, true, nil},
-		{"a release that is switched off", []Owner{owner("Kustomization", "k", true, release.Entry, cluster("b")), owner("HelmRelease", "other", true, cluster("a"))}, []string{"a", "b"}, true, []Owner{release}},
-		{"and another one that comes", []Owner{owner("Kustomization", "k", true, release.Entry, cluster("b")), owner("HelmRelease", "other", true, cluster("a"))}, []string{"a", "b"}, false, []Owner{elsewhere}},
+		{"nothing is declared yet", nil, nil, false},
+		{"no Cluster is declared: there is nothing to be sure about", []Owner{owner("Kustomization", "k", true)}, nil, false},
+		{"all are there", []Owner{owner("Kustomization", "k", true, cluster("a"), cluster("b"))}, []string{"a", "b"}, true},
+		{"one is not", []Owner{owner("Kustomization", "k", true, cluster("a"), cluster("b"))}, []string{"a"}, false},
+		{"one that is not ready may declare more", []Owner{owner("Kustomization", "k", true, cluster("a")), owner("Kustomization", "l", false)}, []string{"a"}, false},
+		{"a release that is declared and not listed yet", []Owner{owner("Kustomization", "k", true, release.Entry), owner("HelmRelease", "other", true, cluster("a"))}, []string{"a"}, false},
+		{"a release that is", []Owner{owner("Kustomization", "k", true, release.Entry), release}, []string{"a"}, true},
+		{"Clusters of another management cluster do not count", []Owner{elsewhere}, nil, false},
+		{"and do not stand in the way", []Owner{elsewhere, release}, []string{"a"}, true},
 	} {
 		exists := func(name types.NamespacedName) bool { return slices.Contains(c.exists, name.Name) }
-		never := map[string]bool{}
-		for _, o := range c.never {
-			never[o.Entry.ID()] = true
-		}
-		if got := Settles(c.owners, never, exists); got != c.want {
+		if got := Settles(c.owners, exists); got != c.want {
 			t.Errorf("%s: %v", c.reason, got)
 		}
 	}

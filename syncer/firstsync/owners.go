@@ -3,8 +3,6 @@ package firstsync
 import (
 	"context"
 	"fmt"
-	"maps"
-	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -39,25 +37,6 @@ func (t *Tier) owners(ctx context.Context, reader client.Reader) ([]inventory.Ow
 		}
 	}
 	return owners, nil
-}
-
-// absences are the owners that others have on record and that are not there, by id, with when each was missed first.
-type absences map[string]time.Time
-
-// look notes which are absent now, and returns those that have been for so long that nobody makes them. Git has them switched
-// off, as with reconcile: disabled: who waited for these would never see the end of the first sync.
-func (a absences) look(now time.Time, absent []inventory.Entry) (never map[string]bool) {
-	still := map[string]bool{}
-	never = map[string]bool{}
-	for _, e := range absent {
-		id := e.ID()
-		if _, ok := a[id]; !ok {
-			a[id] = now
-		}
-		still[id], never[id] = true, now.Sub(a[id]) >= madeWithin
-	}
-	maps.DeleteFunc(a, func(id string, _ time.Time) bool { return !still[id] })
-	return never
 }
 
 func ownerOfKustomization(k *kustomizev1.Kustomization) inventory.Owner {

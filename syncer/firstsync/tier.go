@@ -32,9 +32,6 @@ const (
 	callTimeout = 30 * time.Second
 	// firstLook is how long a caller waits for the record and the Clusters.
 	firstLook = 20 * time.Second
-	// madeWithin is how long an owner may be absent that another one has on record, and that is ready all that
-	// time, before it counts as one that nobody makes.
-	madeWithin = 10 * time.Minute
 )
 
 // Tier is what one tier knows of its Clusters. Fields are set before the first call.
@@ -304,7 +301,6 @@ func (t *Tier) keep(ctx context.Context) {
 	ticker := time.NewTicker(lookAround)
 	defer ticker.Stop()
 	complete := false
-	absent := absences{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -315,7 +311,6 @@ func (t *Tier) keep(ctx context.Context) {
 			open := t.record.state == v1alpha1.FirstSyncOpen
 			t.mu.Unlock()
 			if complete = complete && open; !open {
-				clear(absent)
 				break // it is over, or a person ends it
 			}
 			owners, err := t.owners(ctx, t.Client)
@@ -326,8 +321,7 @@ func (t *Tier) keep(ctx context.Context) {
 			// Twice in a row: the cache may miss in one look what is being written, and has
 			// it in the next.
 			before := complete
-			never := absent.look(t.Now(), inventory.MissingOwners(owners))
-			if complete = inventory.Settles(owners, never, t.exists); complete && before {
+			if complete = inventory.Settles(owners, t.exists); complete && before {
 				t.insist(ctx, "cannot settle the first sync", func(ctx context.Context) error {
 					return t.settle(ctx, "everything that Git declares is there")
 				})

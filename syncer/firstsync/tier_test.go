@@ -13,7 +13,6 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
-	fluxmeta "github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -299,58 +298,6 @@ func TestUnlisted(t *testing.T) {
 		}()
 		if f, err := tier.For(t.Context(), of); f == nil || !f.Settled || err != nil {
 			t.Errorf("once they are listed: %v, %v", f, err)
-		}
-	})
-}
-
-// TestSwitchedOff: the first sync ends though Git declares a Kustomization that nobody makes, and not before it is clear that
-// nobody does.
-func TestSwitchedOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		root := &kustomizev1.Kustomization{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "root"}}
-		root.Status.Conditions = []metav1.Condition{{Type: fluxmeta.ReadyCondition, Status: metav1.ConditionTrue}}
-		root.Status.Inventory = &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{
-			{ID: "n_a_cluster.x-k8s.io_Cluster", Version: "v1beta2"}, {ID: "n_off_kustomize.toolkit.fluxcd.io_Kustomization", Version: "v1"},
-		}}
-		open := record{state: v1alpha1.FirstSyncOpen}
-		tier := newTier(t, root, open.configMap("cascade-system"))
-		tier.Now = time.Now
-		if err := tier.load(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		tier.seen[key("a")] = ""
-		ctx, end := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			tier.keep(ctx)
-		}()
-		defer func() {
-			end()
-			<-done
-		}()
-		states := func() string {
-			cm := &corev1.ConfigMap{}
-			if err := tier.Client.Get(t.Context(), types.NamespacedName{Namespace: "cascade-system", Name: v1alpha1.FirstSyncConfigMap}, cm); err != nil {
-				t.Fatal(err)
-			}
-			return cm.Data[stateKey]
-		}
-		ready := func(is metav1.ConditionStatus) {
-			root.Status.Conditions[0].Status = is
-			if err := tier.Client.Update(t.Context(), root); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(madeWithin - time.Minute)
-		ready(metav1.ConditionFalse)
-		time.Sleep(time.Minute)
-		ready(metav1.ConditionTrue)
-		if time.Sleep(madeWithin - time.Minute); states() != v1alpha1.FirstSyncOpen {
-			t.Errorf("who has it on record applied something a moment ago: the first sync is %s", states())
-		}
-		if time.Sleep(2 * time.Minute); states() != v1alpha1.FirstSyncSettled {
-			t.Errorf("nobody makes it: the first sync is %s", states())
 		}
 	})
 }
