@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,27 +50,65 @@ func (t *Tier) begin(ctx context.Context) (*corev1.ConfigMap, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.clusters, err = t.away(ctx); err != nil {
+	if err := t.away(ctx, &r); err != nil {
 		return nil, err
 	}
 	return t.create(ctx, r)
 }
 
-// away are the Clusters that a record in another namespace says were moved away, or went while they were paused, as that of an
-// agent which was there before. They may run elsewhere, whatever the tier begins with, so that they are held here as well. One
-// that is here is this tier's.
-func (t *Tier) away(ctx context.Context) (map[types.NamespacedName]inventory.Standing, error) {
-	others, err := Other{Reader: t.Reader}.anywhere(ctx)
-	if others == nil || err != nil {
-		return nil, err
+// away adds to a first record what those in other namespaces say, as that of an agent which was there before: which Clusters
+// another tier manages, whose Children stay for that, and which went while they were moved or paused. All of these may run
+// elsewhere, whatever the tier begins with, so that none is built here. One that is here is this tier's.
+func (t *Tier) away(ctx context.Context, r *record) error {
+	others, err := Other{Reader: t.Reader}.records(ctx)
+	if err != nil {
+		return err
 	}
-	held := map[types.NamespacedName]inventory.Standing{}
-	for name, standing := range others.Clusters {
-		if strict(standing) > 0 {
-			held[name] = inventory.LastPaused
+	r.clusters, r.elsewhere = map[types.NamespacedName]inventory.Standing{}, map[types.NamespacedName]string{}
+	for _, other := range others {
+		for name, standing := range other.standings() {
+			if strict(standing) > 0 {
+				r.clusters[name] = inventory.LastPaused
+			}
+		}
+		maps.Copy(r.elsewhere, other.elsewhere)
+	}
+	if len(r.elsewhere) == 0 {
+		return nil
+	}
+	gvk, err := clusters.Served(ctx, t.Reader)
+	if err != nil {
+		return err
+	}
+	for name := range r.elsewhere {
+		here, err := t.here(ctx, gvk, name)
+		if err != nil {
+			return err
+		}
+		if here {
+			delete(r.elsewhere, name)
+		} else {
+			r.clusters[name] = inventory.LastMoving // for versions that know no pivots, as ManageElsewhere
 		}
 	}
-	return held, nil
+	return nil
+}
+
+// here reports whether a Cluster exists, by the version in which Clusters are served; it is empty if they are not.
+func (t *Tier) here(ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName) (bool, error) {
+	if gvk.Empty() {
+		return false, nil
+	}
+	u := &metav1.PartialObjectMetadata{}
+	u.SetGroupVersionKind(gvk)
+	err := t.Reader.Get(ctx, name, u)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read Cluster %s: %w", name, err)
+	}
+	return true, nil
 }
 
 func (t *Tier) create(ctx context.Context, r record) (*corev1.ConfigMap, error) {

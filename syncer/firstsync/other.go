@@ -42,11 +42,10 @@ func usual(ctx context.Context, reader client.Reader) (*inventory.FirstSync, err
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of the first sync in the target, ConfigMap %s: %w", name, err)
 	}
-	return otherOf(cm), nil
+	return otherOf(recordOf(cm)), nil
 }
 
-func otherOf(cm *corev1.ConfigMap) *inventory.FirstSync {
-	r := recordOf(cm)
+func otherOf(r record) *inventory.FirstSync {
 	return &inventory.FirstSync{Settled: r.settled(), Insisted: r.state == v1alpha1.FirstSyncAdopt, Clusters: r.standings(), Elsewhere: true}
 }
 
@@ -104,6 +103,15 @@ func (o Other) record(ctx context.Context) (*inventory.FirstSync, error) {
 // anywhere reads the record of the tier in whichever namespace its agent is: there, too, nothing must be built a second
 // time. Of several the strictest counts, as whoever may write in some namespace can make another.
 func (o Other) anywhere(ctx context.Context) (record *inventory.FirstSync, err error) {
+	all, err := o.records(ctx)
+	for _, r := range all {
+		record = strictest(record, otherOf(r))
+	}
+	return record, err
+}
+
+// records are those in all namespaces; none if they may not be looked for.
+func (o Other) records(ctx context.Context) (found []record, err error) {
 	all := &corev1.ConfigMapList{}
 	err = o.Reader.List(ctx, all, client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.AgentName})
 	if apierrors.IsForbidden(err) {
@@ -114,10 +122,10 @@ func (o Other) anywhere(ctx context.Context) (record *inventory.FirstSync, err e
 	}
 	for i := range all.Items {
 		if all.Items[i].Name == v1alpha1.FirstSyncConfigMap {
-			record = strictest(record, otherOf(&all.Items[i]))
+			found = append(found, recordOf(&all.Items[i]))
 		}
 	}
-	return record, nil
+	return found, nil
 }
 
 // strictest of two records: what one of them holds is held. one may be nil.

@@ -128,53 +128,73 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// TestOriginBesideAnother: what a record in another namespace says of Clusters that were moved away is held in a tier that
-// begins, also in one that is told that it never had any, and after its first sync.
+// TestOriginBesideAnother: what a record in another namespace says of Clusters that were moved away counts in a tier that
+// begins, also in one that is told that it never had any, and after its first sync. One that another tier manages stays so,
+// here and for who pushes it from above; else its Child would be deleted. Of others a person is asked.
 func TestOriginBesideAnother(t *testing.T) {
 	gone := elsewhereKey(key("a"))
 	for name, c := range map[string]struct {
 		reason string
-		data   map[string]string
-		create bool
-		held   bool
+		// data of the records in other namespaces.
+		data, second map[string]string
+		create, here bool
+		away, held   bool
 	}{
-		"Moved":    {"a pivot gave it to another tier, before the agent was installed in another namespace", map[string]string{stateKey: "settled", gone: "p", KeyOf(key("a")): "moving"}, true, true},
-		"Moving":   {"it went while it was moved", map[string]string{stateKey: "settled", KeyOf(key("a")): "moving"}, true, true},
-		"Paused":   {"or while it was paused", map[string]string{stateKey: "open", KeyOf(key("a")): "paused"}, true, true},
-		"Adopt":    {"a person says that the first sync is over, and nothing of this one", map[string]string{stateKey: "settled", gone: "p"}, false, true},
-		"Another":  {"nothing is said of this one", map[string]string{stateKey: "settled", elsewhereKey(key("b")): "p"}, true, false},
-		"Approved": {"it may be built", map[string]string{stateKey: "open", KeyOf(key("a")): "approved"}, true, false},
-		"Open":     {"a tenant's agent is in its own first sync", map[string]string{stateKey: "open"}, true, false},
+		"Moved":    {"a pivot gave it to another tier, before the agent was installed in another namespace", map[string]string{stateKey: "settled", gone: "p", KeyOf(key("a")): "moving"}, nil, true, false, true, false},
+		"Moving":   {"it went while it was moved", map[string]string{stateKey: "settled", KeyOf(key("a")): "moving"}, nil, true, false, false, true},
+		"Paused":   {"or while it was paused", map[string]string{stateKey: "open", KeyOf(key("a")): "paused"}, nil, true, false, false, true},
+		"Adopt":    {"a person says that the first sync is over, and nothing of this one", map[string]string{stateKey: "settled", gone: "p"}, nil, false, false, true, false},
+		"Second":   {"one of several says that another tier has it", map[string]string{stateKey: "settled", gone: "p"}, map[string]string{stateKey: "settled", KeyOf(key("a")): "paused"}, true, false, true, false},
+		"Here":     {"it is here, so that it is this tier's", map[string]string{stateKey: "settled", gone: "p", KeyOf(key("a")): "moving"}, nil, false, true, false, false},
+		"Another":  {"nothing is said of this one", map[string]string{stateKey: "settled", elsewhereKey(key("b")): "p"}, nil, true, false, false, false},
+		"Approved": {"it may be built", map[string]string{stateKey: "open", KeyOf(key("a")): "approved"}, nil, true, false, false, false},
+		"Open":     {"a tenant's agent is in its own first sync", map[string]string{stateKey: "open"}, nil, true, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			other := NewRecord("elsewhere")
-			other.Data = c.data
-			tier := newTier(t, other)
+			objects, live := []client.Object{definition()}, inventory.ClusterLive{State: inventory.Absent}
+			for namespace, data := range map[string]map[string]string{"elsewhere": c.data, "second": c.second} {
+				if cm := NewRecord(namespace); data != nil {
+					cm.Data = data
+					objects = append(objects, cm)
+				}
+			}
+			if c.here {
+				objects, live = append(objects, cluster("a", false)), inventory.ClusterLive{State: inventory.Present}
+			}
+			tier := newTier(t, objects...)
 			tier.Create = c.create
 			close(tier.ready)
 			if err := tier.load(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+			declared := []*unstructured.Unstructured{cluster("a", false)}
+			plan := func(k Keeper) *inventory.Creation {
+				t.Helper()
+				record, err := k.For(t.Context(), declared)
+				if err != nil {
+					t.Fatal(err)
+				}
+				creation, err := inventory.PlanCreation(inventory.FleetOf(declared), record, map[types.NamespacedName]inventory.ClusterLive{key("a"): live}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return creation
+			}
+			if pushed := plan(Other{Reader: tier.Reader}); c.away && (pushed.Blocked() || len(pushed.ManagedElsewhere) != 1) {
+				t.Errorf("%s: who pushes it holds %v, and leaves %v to the other tier", c.reason, pushed.Held, pushed.ManagedElsewhere)
 			}
 			if !c.create {
 				if err := tier.settle(t.Context(), "a person"); err != nil {
 					t.Fatal(err)
 				}
 			}
-			holds := func() bool {
-				t.Helper()
-				declared := []*unstructured.Unstructured{cluster("a", false)}
-				record, err := tier.For(t.Context(), declared)
-				if err != nil {
-					t.Fatal(err)
-				}
-				creation, err := inventory.PlanCreation(inventory.FleetOf(declared), record, map[types.NamespacedName]inventory.ClusterLive{key("a"): {State: inventory.Absent}}, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return creation.Blocked()
+			cm := written(t, tier)
+			if is := plan(tier); cm.Data[stateKey] != v1alpha1.FirstSyncSettled || is.Blocked() != c.held || (len(is.ManagedElsewhere) == 1) != c.away {
+				t.Errorf("%s: held are %v, and managed elsewhere %v, with %v", c.reason, is.Held, is.ManagedElsewhere, cm.Data)
 			}
-			if cm := written(t, tier); cm.Data[stateKey] != v1alpha1.FirstSyncSettled || holds() != c.held {
-				t.Errorf("%s: held %t with %v, want %t", c.reason, holds(), cm.Data, c.held)
+			away, err := Record{Reader: tier.Reader, Namespace: tier.Namespace, Kept: true}.Elsewhere(t.Context(), key("a"))
+			if err != nil || away != c.away || away && cm.Data[KeyOf(key("a"))] != string(inventory.LastMoving) {
+				t.Errorf("%s: that another tier manages it is %t, %v, with %v", c.reason, away, err, cm.Data)
 			}
 			patch, err := ApprovalPatch([]types.NamespacedName{key("a")}, nil)
 			if err != nil {
@@ -183,7 +203,7 @@ func TestOriginBesideAnother(t *testing.T) {
 			if err := tier.patch(t.Context(), patch); err != nil {
 				t.Fatal(err)
 			}
-			if holds() {
+			if is := plan(tier); is.Blocked() || is.Withholding() {
 				t.Errorf("%s: it is held once it was approved: %v", c.reason, written(t, tier).Data)
 			}
 		})
