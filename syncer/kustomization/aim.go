@@ -108,8 +108,13 @@ func (r *Reconciler) aim(ctx context.Context, run *run) *end {
 	}
 	about := ""
 	if !run.target.Local() {
-		run.known.aims(wayTo(run.cluster))
-		about = run.target.Record(recorded).Encode()
+		next := run.target
+		if run.unproven {
+			next.Cluster = "" // the one on record stays
+		} else {
+			run.known.aims(wayTo(run.cluster))
+		}
+		about = next.Record(recorded).Encode()
 	}
 	if err := r.recordTarget(ctx, run, about); err != nil {
 		return &end{err: err}

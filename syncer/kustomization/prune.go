@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
@@ -23,6 +24,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/claim"
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/directive"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/status"
 	"github.com/cascade-gitops/cascade/syncer/target"
 )
@@ -221,7 +223,8 @@ func (r *Reconciler) holdUntold(ctx context.Context, run *run, before target.Ref
 // holdMute is holdMove where the same reference leads to a cluster of which nothing tells whether it is the one of before:
 // that one did not tell which it is, or this one does not. It is, where this process aimed at it last, or it has a Cluster
 // of the inventory: all else may have the same name in the management cluster of another environment, as its Kustomization
-// does. What nobody tried to apply may be nowhere: the inventory is written ahead of the first object.
+// does. What nobody tried to apply may be nowhere: the inventory is written ahead of the first object. Only what would be
+// built is held, so that a Kustomization goes on whose Cluster is in no cluster, or in another one by right.
 func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref) *end {
 	switch obj := run.Obj; {
 	case before == nil, before.Local(), run.target.Local(), before.Cluster != "" && run.target.Cluster != "":
@@ -241,8 +244,35 @@ func (r *Reconciler) holdMute(ctx context.Context, run *run, before *target.Ref)
 	case err != nil && !apierrors.IsForbidden(err): // of one kind, and the Clusters may be there
 		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
 	}
-	return r.holdMove(ctx, run, fmt.Errorf("the cluster that %[1]s %[2]s leads to has no Cluster of this Kustomization, and its Namespace %[3]s, or that of the one of before, does not tell whether they are the same; "+
+	clusters, err := run.missing(ctx)
+	var record *inventory.FirstSync
+	if err == nil && len(clusters) > 0 {
+		record, err = firstsync.Other{Reader: run.cluster}.For(ctx, run.rendering.Objects)
+	}
+	if err != nil {
+		return r.failed(ctx, run, meta.ReconciliationFailedReason, err)
+	}
+	if record != nil {
+		// It had the Cluster, and does not build it: a pivot took it from there.
+		clusters = slices.DeleteFunc(clusters, func(e inventory.Entry) bool {
+			return record.Clusters[types.NamespacedName{Namespace: e.Namespace, Name: e.Name}] == inventory.ManagedElsewhere
+		})
+	}
+	built := slices.DeleteFunc(slices.Clone(clusters), run.switchedOff)
+	if run.unproven = len(built) < len(clusters); len(built) == 0 {
+		return nil
+	}
+	return r.holdClusters(run, built, fmt.Errorf("the cluster that %[1]s %[2]s leads to has no Cluster of this Kustomization, and its Namespace %[3]s, or that of the one of before, does not tell whether they are the same; "+
 		"have it lead to that one again or, if it does, or that one is gone for good, remove annotation %[4]s", run.target.Kind, run.target.Name, metav1.NamespaceSystem, target.Annotation))
+}
+
+// switchedOff reports whether what was rendered says of a Cluster that it is not to be applied. It may run all the same, in
+// the cluster of before.
+func (run *run) switchedOff(e inventory.Entry) bool {
+	return slices.ContainsFunc(run.rendering.Objects, func(u *unstructured.Unstructured) bool {
+		o := inventory.Of(u)
+		return isCluster(o) && o.Name == e.Name && (o.Namespace == e.Namespace || o.Namespace == "") && directive.Selects(directive.Skip(), u)
+	})
 }
 
 // tried reports whether the status tells of an apply that came to its end, whatever that was. The revision that was applied

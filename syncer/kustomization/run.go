@@ -64,6 +64,9 @@ type run struct {
 	// unidentified: it is not known whether the target is the cluster that the inventory is
 	// about. Set by aim.
 	unidentified bool
+	// unproven: nor is it where the reference is the same, and Clusters that are switched off are not there: the question
+	// stays open for when they are switched on. Set by aim.
+	unproven bool
 	// sweeps: everything is verified by requests, whatever the memo says. Set by render.
 	sweeps bool
 	// cluster is what is applied to, memo what is known of it. target leads to the

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,7 @@ import (
 	"github.com/cascade-gitops/cascade/syncer/digest"
 	"github.com/cascade-gitops/cascade/syncer/directive"
 	"github.com/cascade-gitops/cascade/syncer/find"
+	"github.com/cascade-gitops/cascade/syncer/firstsync"
 	"github.com/cascade-gitops/cascade/syncer/health"
 	"github.com/cascade-gitops/cascade/syncer/memo"
 	"github.com/cascade-gitops/cascade/syncer/metrics"
@@ -589,8 +591,8 @@ func TestAimStep(t *testing.T) {
 	}
 }
 
-// clusterServer is another way to a cluster: it tells whose it is, unless uid is empty, and
-// has service account ops of namespace apps.
+// clusterServer is another way to a cluster: it tells whose it is, unless uid is empty, and has service account ops and
+// Cluster lives of namespace apps, and on record that a pivot took Cluster away from there.
 func clusterServer(t *testing.T, uid string) *corev1.Secret {
 	t.Helper()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -610,12 +612,20 @@ func clusterServer(t *testing.T, uid string) *corev1.Secret {
 		case "/apis/" + clusterapi.Group + "/v1beta2/namespaces/apps/clusters/lives":
 			answer = metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
 				ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "lives", Labels: labels()}}
-		case "/apis/" + clusterapi.Group + "/v1beta2/namespaces/apps/clusters/prod":
+		case "/apis/" + clusterapi.Group + "/v1beta2/namespaces/apps/clusters/prod", "/apis/" + clusterapi.Group + "/v1beta2/namespaces/apps/clusters/away":
 			w.WriteHeader(http.StatusNotFound)
-			answer = apierrors.NewNotFound(schema.GroupResource{Group: clusterapi.Group, Resource: "clusters"}, "prod").Status()
+			answer = apierrors.NewNotFound(schema.GroupResource{Group: clusterapi.Group, Resource: "clusters"}, path.Base(r.URL.Path)).Status()
+		case "/api/v1/namespaces/" + v1alpha1.AgentNamespace + "/configmaps/" + v1alpha1.FirstSyncConfigMap:
+			record := firstsync.SettledRecord(v1alpha1.AgentNamespace, "", noon)
+			firstsync.ManageElsewhere(record, "p1", types.NamespacedName{Namespace: "apps", Name: "away"})
+			record.APIVersion, record.Kind = "v1", "ConfigMap"
+			answer = record
+		case "/api/v1/configmaps":
+			w.WriteHeader(http.StatusForbidden)
+			answer = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil).Status()
 		case "/api/v1":
 			answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
-				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}}}
+				APIResources: []metav1.APIResource{{Name: "namespaces", Kind: "Namespace"}, {Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}, {Name: "configmaps", Kind: "ConfigMap", Namespaced: true}}}
 		case "/api/v1/namespaces/apps/serviceaccounts/ops":
 			answer = corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{Kind: "ServiceAccount", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "ops", Labels: labels()}}
 		case "/api/v1/namespaces/apps/serviceaccounts/missing":
@@ -917,7 +927,8 @@ func TestClustersMoveUntold(t *testing.T) {
 func TestClustersMoveMute(t *testing.T) {
 	a, cluster := entry("a"), inventory.Entry{Namespace: "apps", Name: "prod", Group: clusterapi.Group, Kind: clusterapi.Cluster, Version: "v1beta2"}
 	ops, lives := inventory.Entry{Namespace: "apps", Name: "ops", Kind: "ServiceAccount", Version: "v1"}, cluster
-	lives.Name = "lives"
+	away := cluster
+	lives.Name, away.Name = "lives", "away"
 	both := []inventory.Entry{a, cluster}
 	for name, tc := range map[string]struct {
 		reason string
@@ -932,23 +943,29 @@ func TestClustersMoveMute(t *testing.T) {
 		// attempts and conditions that the status has.
 		attempts   meta.History
 		conditions []metav1.Condition
+		// off: Git has the Cluster switched off.
+		off bool
 	}{
-		"MuteNow":     {"a rotation took the wrong entry, with an account of one namespace", "before", "", both, "1", false, true, false, nil, nil},
-		"NeverTold":   {"nor did the one of before", "", "", both, "1", false, true, false, nil, nil},
-		"TellsNow":    {"the one of before did not", "", "there", both, "1", false, true, false, nil, nil},
-		"Told":        {"both tell, and it lost its objects", "there", "there", both, "1", false, false, false, nil, nil},
-		"NoCluster":   {"what can be lost is left there", "", "", []inventory.Entry{a}, "1", false, false, false, nil, nil},
-		"There":       {"it has a Cluster of the inventory, and lost another one", "", "", []inventory.Entry{lives, cluster}, "1", false, false, false, nil, nil},
-		"Sibling":     {"the cluster of another environment has the same accounts, of a Kustomization of the same name", "", "", []inventory.Entry{ops, cluster}, "1", false, true, false, nil, nil},
-		"NotApplied":  {"the inventory is written ahead of the first object", "", "", both, "", false, false, false, nil, nil},
-		"Known":       {"its API server is the one of before, and it lost its objects", "before", "", both, "1", true, false, false, nil, nil},
-		"OtherServer": {"this process applied to another API server, and no health was seen", "", "", both, "", false, true, true, nil, nil},
-		"Unhealthy":   {"it was applied, and not healthy in time", "", "", both, "", false, true, false, meta.History{{LastReconciledStatus: meta.HealthCheckFailedReason}}, nil},
-		"Partly":      {"of what was applied one object was refused", "", "", both, "", false, true, false, meta.History{{LastReconciledStatus: meta.ReconciliationFailedReason}}, nil},
+		"MuteNow":     {"a rotation took the wrong entry, with an account of one namespace", "before", "", both, "1", false, true, false, nil, nil, false},
+		"NeverTold":   {"nor did the one of before", "", "", both, "1", false, true, false, nil, nil, false},
+		"TellsNow":    {"the one of before did not", "", "there", both, "1", false, true, false, nil, nil, false},
+		"Told":        {"both tell, and it lost its objects", "there", "there", both, "1", false, false, false, nil, nil, false},
+		"NoCluster":   {"what can be lost is left there", "", "", []inventory.Entry{a}, "1", false, false, false, nil, nil, false},
+		"There":       {"it has a Cluster of the inventory, and lost another one", "", "", []inventory.Entry{lives, cluster}, "1", false, false, false, nil, nil, false},
+		"Sibling":     {"the cluster of another environment has the same accounts, of a Kustomization of the same name", "", "", []inventory.Entry{ops, cluster}, "1", false, true, false, nil, nil, false},
+		"NotApplied":  {"the inventory is written ahead of the first object", "", "", both, "", false, false, false, nil, nil, false},
+		"Known":       {"its API server is the one of before, and it lost its objects", "before", "", both, "1", true, false, false, nil, nil, false},
+		"OtherServer": {"this process applied to another API server, and no health was seen", "", "", both, "", false, true, true, nil, nil, false},
+		"Unhealthy":   {"it was applied, and not healthy in time", "", "", both, "", false, true, false, meta.History{{LastReconciledStatus: meta.HealthCheckFailedReason}}, nil, false},
+		"Partly":      {"of what was applied one object was refused", "", "", both, "", false, true, false, meta.History{{LastReconciledStatus: meta.ReconciliationFailedReason}}, nil, false},
 		"Checked": {"it was applied, and its health is waited for", "", "", both, "", false, true, false, nil,
-			[]metav1.Condition{{Type: meta.HealthyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason}}},
+			[]metav1.Condition{{Type: meta.HealthyCondition, Status: metav1.ConditionUnknown, Reason: meta.ProgressingReason}}, false},
 		"HeldOther": {"another one of its Clusters may not be created", "", "", both, "", false, true, false, nil,
-			[]metav1.Condition{{Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld}}},
+			[]metav1.Condition{{Type: v1alpha1.CreateHeldCondition, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateHeld}}, false},
+		"PivotedAway":     {"a pivot took it from there, as the record there says", "", "", []inventory.Entry{a, away}, "1", false, false, false, nil, nil, false},
+		"PivotedAwayOne":  {"a pivot took another one from there", "", "", []inventory.Entry{cluster, away}, "1", false, true, false, nil, nil, false},
+		"SwitchedOff":     {"it is not applied", "", "", both, "1", false, false, false, nil, nil, true},
+		"SwitchedOffTold": {"nor is it in one that tells now", "", "there", both, "1", false, false, false, nil, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := clusterServer(t, tc.now)
@@ -961,9 +978,13 @@ func TestClustersMoveMute(t *testing.T) {
 			}), way)
 			s.dials()
 			s.Targets.Local.Client = withClusters{s.client, nil}
-			s.run.rendering = &render.Rendering{Objects: []*unstructured.Unstructured{a.Object(), cluster.Object()}}
+			switched := cluster.Object()
+			if tc.off {
+				switched.SetAnnotations(map[string]string{directive.Group + "/reconcile": "disabled"})
+			}
+			s.run.rendering = &render.Rendering{Objects: []*unstructured.Unstructured{a.Object(), switched, away.Object()}}
 			aim := func() *end {
-				s.run.target = target.Of(s.Obj, "")
+				s.run.target, s.run.unproven = target.Of(s.Obj, ""), false
 				return s.Reconciler.aim(t.Context(), s.run)
 			}
 			if tc.known || tc.elsewhere {
@@ -981,12 +1002,18 @@ func TestClustersMoveMute(t *testing.T) {
 				}
 			}
 			s.Obj.Status.Inventory = refs(tc.owned)
-			w := want{goes: true}
+			w, blocked := want{goes: true}, want{says: "False/PruneBlocked", after: blockedPoll, events: 1}
 			if tc.held {
-				w = want{says: "False/PruneBlocked", after: blockedPoll, events: 1}
+				w = blocked
 			}
 			s.expect(t, tc.reason, aim(), w)
-			if !tc.held {
+			if tc.off {
+				// It may run in the cluster of before.
+				record = s.Obj.Annotations[target.Annotation]
+				switched.SetAnnotations(nil)
+				s.expect(t, tc.reason+", and is switched on", aim(), blocked)
+			}
+			if !tc.held && !tc.off {
 				return
 			}
 			if e := <-s.events.Events; s.Obj.Annotations[target.Annotation] != record || !strings.Contains(e, target.Annotation) {
