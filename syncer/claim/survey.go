@@ -336,6 +336,10 @@ func (s *survey) declared(u *unstructured.Unstructured, by client.Object, ahead,
 	if leaves(by, u, live) {
 		return
 	}
+	gone := live == nil || !live.GetDeletionTimestamp().IsZero()
+	if gone && done && overlooks(by, u) && !s.self.GetDeletionTimestamp().IsZero() {
+		return // nobody takes over what self lets go of
+	}
 	s.keepRecord(o, s.live[e.ID()])
 	if e.ID() == self.ID() {
 		// It declares what it applies, unless it is to change or to come back.
@@ -366,6 +370,14 @@ func leaves(by client.Object, u *unstructured.Unstructured, live client.Object) 
 	}
 	return live != nil && live.GetDeletionTimestamp().IsZero() &&
 		(directive.Selects(directive.IfNotPresent(), u) || directive.InMetadata(directive.Skip(), live.GetLabels(), live.GetAnnotations()))
+}
+
+// overlooks reports whether an owner that has applied what it declares does not notice that an object of it is gone: Helm
+// looks at objects in an upgrade only. Whoever waits for that one to make them again may wait for good.
+func overlooks(by client.Object, u *unstructured.Unstructured) bool {
+	release, ok := by.(*helmv2.HelmRelease)
+	return ok && (release.GetDriftDetection().GetMode() != helmv2.DriftDetectionEnabled ||
+		directive.Selects(map[string]string{helmv2.DriftDetectionMetadataKey: helmv2.DriftDetectionDisabledValue}, u))
 }
 
 // lost reports whether one of the owners that an owner applied does not exist or is being

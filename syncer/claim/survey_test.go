@@ -31,11 +31,10 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 type sources map[string]Declaration
 
 func (s sources) Declares(_ context.Context, o client.Object, _ *source.View, whole bool) Declaration {
-	k, ok := o.(*kustomizev1.Kustomization)
-	if !ok {
-		return s["chart"]
+	d := s["chart"]
+	if k, ok := o.(*kustomizev1.Kustomization); ok {
+		d = s[k.Spec.Path]
 	}
-	d := s[k.Spec.Path]
 	if d.Settled && whole {
 		d.Settled = false
 	} else if d.Settled {
@@ -147,6 +146,23 @@ func moving(k *kustomizev1.Kustomization) {
 	k.Annotations = map[string]string{target.Annotation: target.Ref{Cluster: "home"}.Encode()}
 }
 
+// ofChart is a HelmRelease that made Kustomizations, in namespace apps, made long ago and ready.
+func ofChart(mode helmv2.DriftDetectionMode, made ...string) *helmv2.HelmRelease {
+	h := &helmv2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "web", CreationTimestamp: metav1.NewTime(noon.Add(-24 * time.Hour))}}
+	h.Spec.DriftDetection = &helmv2.DriftDetection{Mode: mode}
+	h.Status.Conditions = []metav1.Condition{{Type: meta.ReadyCondition, Status: metav1.ConditionTrue}}
+	h.Status.Inventory = &helmv2.ResourceInventory{}
+	for _, name := range made {
+		h.Status.Inventory.Entries = append(h.Status.Inventory.Entries, helmv2.ResourceRef{ID: "apps_" + name + "_kustomize.toolkit.fluxcd.io_Kustomization", Version: "v1"})
+	}
+	return h
+}
+
+// noDrift has Helm leave an object as it is.
+func noDrift(k *kustomizev1.Kustomization) {
+	k.Annotations = map[string]string{helmv2.DriftDetectionMetadataKey: helmv2.DriftDetectionDisabledValue}
+}
+
 // TestSurvey: who will have ConfigMap x/a, that Kustomization old is about to delete.
 func TestSurvey(t *testing.T) {
 	old := of("old", "one", recording("x_a__ConfigMap"))
@@ -226,6 +242,14 @@ func TestSurvey(t *testing.T) {
 		"OwnPathOfOthers":      {reason: "its parent has applied it, and somebody else gave it another path", owners: []client.Object{of("root", "root", recording("apps_gone_kustomize.toolkit.fluxcd.io_Kustomization"), readyNow)}, git: sources{"root": Declaration{}.and(of("old", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/root", Kind: apply.Declared}},
 		"OwnPathOnTheWay":      {reason: "its parent is about to apply it", owners: []client.Object{of("root", "root", recording("apps_gone_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
 		"ParentSuspended":      {reason: "a person suspended the parent and deletes it", self: going, owners: []client.Object{of("root", "root", suspendedNow, recording("apps_old_kustomize.toolkit.fluxcd.io_Kustomization"))}, git: sources{"root": Declaration{}.and(of("old", "one")), "one": has("a")}},
+		"OfChartDeleted":       {reason: "its chart has it, and the release is up to date: Helm does not make it again", self: going, owners: []client.Object{ofChart("", "old")}, git: sources{"chart": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}},
+		"OfChartWarned":        {reason: "that is told, and it is not made again", self: going, owners: []client.Object{ofChart("warn", "old")}, git: sources{"chart": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}},
+		"OfChartDrift":         {reason: "the release corrects what is gone", self: going, owners: []client.Object{ofChart("enabled", "old")}, git: sources{"chart": Declaration{}.and(of("old", "one")).settled(), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"OfChartDriftNot":      {reason: "but not this one", self: going, owners: []client.Object{ofChart("enabled", "old")}, git: sources{"chart": Declaration{}.and(of("old", "one", noDrift)).settled(), "one": has("a")}},
+		"OfChartComing":        {reason: "the release is about to be upgraded", self: going, owners: []client.Object{ofChart("", "old")}, git: sources{"chart": Declaration{}.and(of("old", "one")), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"OfChartBelow":         {reason: "nor does Helm make the one again that it is of", self: going, owners: []client.Object{of("mid", "mid", deleting), ofChart("", "mid")}, git: sources{"chart": Declaration{}.and(of("mid", "mid")).settled(), "mid": Declaration{}.and(of("old", "one")), "one": has("a")}},
+		"OfChartThere":         {reason: "the one that it is of is there, and makes it again", self: going, owners: []client.Object{of("mid", "mid"), ofChart("", "mid")}, git: sources{"chart": Declaration{}.and(of("mid", "mid")).settled(), "mid": Declaration{}.and(of("old", "one")), "one": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/old", Kind: apply.Again}},
+		"OfChartStays":         {reason: "the one that asks is not deleted, and another one of the chart is lost", owners: []client.Object{ofChart("", "new")}, git: sources{"chart": Declaration{}.and(of("new", "two")).settled(), "two": has("a")}, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"MovesHere":            {reason: "one that is to leave home first declares it for the cluster that is asked about", owners: []client.Object{of("new", "two", moving, recording("x_b__ConfigMap"))}, git: sources{"two": has("a")}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"MovesHereNow":         {reason: "the same: that it applied the revision was elsewhere", owners: []client.Object{of("new", "two", moving, recording("x_a__ConfigMap"))}, git: sources{"two": has("a").settled()}, at: way, want: apply.Claim{Owner: "Kustomization/apps/new", Kind: apply.Declared}},
 		"MovesAway":            {reason: "one that is to leave declares it for another cluster", owners: []client.Object{of("new", "two", moving, recording("x_b__ConfigMap"))}, git: sources{"two": has("a")}},
