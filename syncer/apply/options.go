@@ -7,6 +7,7 @@ import (
 	"github.com/fluxcd/pkg/ssa/jsondiff"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
 	"github.com/cascade-gitops/cascade/inventory"
@@ -116,6 +117,8 @@ type Claim struct {
 	// Perhaps are owners that have the object in their inventories, and of which it is not
 	// known whether they applied it in this cluster. One whose labels it has did.
 	Perhaps []string
+	// Form is what declares it Again: the one that asks, as it is to be. Nil if only a revision is newer.
+	Form client.Object
 }
 
 // ClaimKind is how far an owner has come.

@@ -129,6 +129,8 @@ type claim struct {
 	owner     inventory.Entry
 	// unsure: it may be about another cluster. ahead: a Rollout holds it back.
 	unsure, ahead bool
+	// form of the owner that declares it; nil if the object is on record.
+	form client.Object
 }
 
 // split takes the namespace off an id, and leaves name, group and kind. A namespace has
@@ -154,7 +156,10 @@ func (c *claims) on(ctx context.Context, e, except inventory.Entry) apply.Claim 
 		}
 		return nil
 	}
-	if c.superseded || find(c.again, false) != nil || find(c.again, true) != nil {
+	if by := cmp.Or(find(c.again, false), find(c.again, true)); by != nil {
+		return apply.Claim{Owner: c.self.String(), Kind: apply.Again, Form: by.form}
+	}
+	if c.superseded {
 		return apply.Claim{Owner: c.self.String(), Kind: apply.Again}
 	}
 	found := c.recorded(ctx, rest, e, except)

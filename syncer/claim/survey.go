@@ -297,7 +297,7 @@ func (s *survey) look(ctx context.Context, v visit) {
 		add := func(entries []inventory.Entry, ahead bool) {
 			for _, of := range entries {
 				namespace, rest := split(of.ID())
-				in[rest] = append(in[rest], claim{namespace: namespace, owner: by, unsure: there != here, ahead: ahead})
+				in[rest] = append(in[rest], claim{namespace: namespace, owner: by, unsure: there != here, ahead: ahead, form: v.owner})
 			}
 		}
 		if add(d.Entries, v.ahead); !again { // what is ahead of self is nothing to it: it goes by what it may have

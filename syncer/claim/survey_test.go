@@ -273,10 +273,42 @@ func TestSurvey(t *testing.T) {
 				Current: func(*source.View) bool { return !tc.superseded },
 				Owners:  []inventory.Entry{EntryOf(of("kept", ""))},
 			})(t.Context(), has("a").Entries[0], inventory.Entry{})
+			// What declares it again is known, and is not compared.
+			again := got.Kind == apply.Again && !tc.superseded
+			if (got.Form != nil) != again || again && (EntryOf(got.Form) != EntryOf(self) || got.Form == client.Object(self)) {
+				t.Errorf("%s: it is to be as %+v", tc.reason, got.Form)
+			}
+			got.Form = nil
 			if err != nil || !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("%s: %+v, %v; want %+v", tc.reason, got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestFormAgain: a HelmRelease that is being deleted, and declared again, is told how it will be, as that may be another release.
+func TestFormAgain(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{kustomizev1.AddToScheme, helmv2.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := &helmv2.HelmRelease{TypeMeta: metav1.TypeMeta{APIVersion: helmv2.GroupVersion.String(), Kind: helmv2.HelmReleaseKind}, ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "web"}}
+	self := next.DeepCopy()
+	self.DeletionTimestamp, self.Finalizers = &metav1.Time{Time: noon}, []string{helmv2.HelmReleaseFinalizer}
+	next.Spec.ReleaseName = "other"
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	git := sources{"root": DeclarationOf([]*unstructured.Unstructured{{Object: content}}, nil), "chart": has("a")}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(of("root", "root"), self).Build()
+	claims := &Claims{Client: c, Live: c, Kustomizations: git, HelmReleases: git, Identify: identify, Now: func() time.Time { return noon }}
+	got, err := claims.Except(self, target.Ref{}, Applied{})(t.Context(), has("a").Entries[0], inventory.Entry{})
+	form, ok := got.Form.(*helmv2.HelmRelease)
+	if err != nil || got.Kind != apply.Again || !ok || form.GetReleaseName() != "other" {
+		t.Errorf("it is told %+v, %v", got, err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cascade-gitops/cascade/api/clusterapi"
 	"github.com/cascade-gitops/cascade/api/v1alpha1"
@@ -70,12 +71,14 @@ type Candidate struct {
 	Kept bool
 	// Taken: another owner of the tier has it in its inventory and applied it. NewOwner
 	// is one that declares it and has not. Unsure: it is not known whether NewOwner does. Ahead: it
-	// has it once a Rollout lets it. Again: NewOwner is the HelmRelease itself, as it is declared by now.
+	// has it once a Rollout lets it. Again: NewOwner is the HelmRelease itself, as it is declared by now,
+	// which is Form.
 	Taken    bool
 	NewOwner string
 	Unsure   bool
 	Ahead    bool
 	Again    bool
+	Form     client.Object
 	// InFlight names another Cluster that is being torn down. It is known once this one is
 	// about to be deleted.
 	InFlight string
@@ -247,7 +250,7 @@ func (g *guard) claim(ctx context.Context, d *Candidate, labels map[string]strin
 	}
 	claim, err := g.claimed(ctx, d.Entry, inventory.Entry{})
 	by := apply.Marked(labels, v2.GroupVersion.Group)
-	d.Again = err == nil && claim.Kind == apply.Again
+	d.Again, d.Form = err == nil && claim.Kind == apply.Again, claim.Form
 	switch {
 	case err != nil:
 		d.Live = inventory.Live{State: inventory.Unknown, Problem: err.Error()}

@@ -847,7 +847,6 @@ func TestDismantleBelow(t *testing.T) {
 // TestDeclaredAgain: a HelmRelease that is being deleted, and declared again by a revert, does not wait for itself. The
 // next one of its name has what there is, and could not be made before (read 928).
 func TestDeclaredAgain(t *testing.T) {
-	self := apply.Claim{Owner: "HelmRelease/apps/web", Kind: apply.Again}
 	below, settings, data, extra := named("HelmRelease", "below"), named("ConfigMap", "settings"), named("PersistentVolumeClaim", "data"), named("ConfigMap", "extra")
 	going := func(since time.Duration) inventory.Live {
 		return owned(func(l *inventory.Live) { l.Deleting, l.Since = true, at.Add(-since) })
@@ -858,23 +857,30 @@ func TestDeclaredAgain(t *testing.T) {
 		has    []inventory.Entry
 		left   []inventory.Entry
 		below  inventory.Live
-		// but is declared no more. stays: the HelmRelease is not being deleted.
+		// but is declared no more. stays: the HelmRelease is not being deleted. form is how it is declared.
 		but                     string
 		stays, failed           bool
+		form                    func(*v2.HelmRelease)
 		out                     Outcome
 		deleted, taken, waiting string
 	}{
-		"Again":     {reason: "all is as it is to be", has: []inventory.Entry{below, settings}, below: owned(nil)},
-		"Protected": {reason: "as well with data, whose deletion was confirmed", has: []inventory.Entry{below, data}, below: owned(nil)},
-		"Going":     {reason: "what it began to take down has to be gone before it is made again", has: []inventory.Entry{below, settings, data}, below: going(time.Minute), out: Outcome{After: clusterPoll}, waiting: "for the end of HelmRelease/apps/below"},
-		"Late":      {reason: "it does not get done", has: []inventory.Entry{below, settings}, below: going(inventory.LastBound)},
-		"Down":      {reason: "it is made again by the next one", has: []inventory.Entry{below, settings}, below: absent},
-		"Left":      {reason: "what an upgrade dropped is on nobody's record then", has: []inventory.Entry{settings}, left: []inventory.Entry{extra}, but: "extra", deleted: "extra"},
-		"LeftAgain": {reason: "that is declared again as well", has: []inventory.Entry{settings}, left: []inventory.Entry{extra}},
-		"Gone":      {reason: "nothing of it is there to be taken over", has: []inventory.Entry{below}, below: absent, taken: "uninstall"},
-		"Changed":   {reason: "the next one may be another release", has: []inventory.Entry{settings, extra}, but: "extra", out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
-		"Failed":    {reason: "it may have been deleted for that", has: []inventory.Entry{settings}, failed: true, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
-		"Stays":     {reason: "it is not deleted, and points at another release", has: []inventory.Entry{settings}, stays: true, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"Again":        {reason: "all is as it is to be", has: []inventory.Entry{below, settings}, below: owned(nil)},
+		"Protected":    {reason: "as well with data, whose deletion was confirmed", has: []inventory.Entry{below, data}, below: owned(nil)},
+		"Going":        {reason: "what it began to take down has to be gone before it is made again", has: []inventory.Entry{below, settings, data}, below: going(time.Minute), out: Outcome{After: clusterPoll}, waiting: "for the end of HelmRelease/apps/below"},
+		"Late":         {reason: "it does not get done", has: []inventory.Entry{below, settings}, below: going(inventory.LastBound)},
+		"Down":         {reason: "it is made again by the next one", has: []inventory.Entry{below, settings}, below: absent},
+		"Left":         {reason: "what an upgrade dropped is on nobody's record then", has: []inventory.Entry{settings}, left: []inventory.Entry{extra}, but: "extra", deleted: "extra"},
+		"LeftAgain":    {reason: "that is declared again as well", has: []inventory.Entry{settings}, left: []inventory.Entry{extra}},
+		"Gone":         {reason: "nothing of it is there to be taken over", has: []inventory.Entry{below}, below: absent, taken: "uninstall"},
+		"Changed":      {reason: "the next one may be another release", has: []inventory.Entry{settings, extra}, but: "extra", out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"Failed":       {reason: "it may have been deleted for that", has: []inventory.Entry{settings}, failed: true, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"OtherRelease": {reason: "the next one is another release of the same objects", has: []inventory.Entry{settings}, form: func(o *v2.HelmRelease) { o.Spec.ReleaseName = "other" }, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"OtherTarget":  {reason: "so is one of another namespace", has: []inventory.Entry{settings}, form: func(o *v2.HelmRelease) { o.Spec.ReleaseName, o.Spec.TargetNamespace = "web", "other" }, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"OtherStorage": {reason: "it does not find the storage of this one", has: []inventory.Entry{settings}, form: func(o *v2.HelmRelease) { o.Spec.StorageNamespace = "other" }, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
+		"SameRelease": {reason: "it is the same one by other words", has: []inventory.Entry{settings}, form: func(o *v2.HelmRelease) {
+			o.Spec.ReleaseName, o.Spec.TargetNamespace, o.Spec.StorageNamespace = "web", "apps", "apps"
+		}},
+		"Stays": {reason: "it is not deleted, and points at another release", has: []inventory.Entry{settings}, stays: true, out: Outcome{After: handOverPoll}, waiting: "for another owner to take over ConfigMap/apps/settings"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj, m := inSync(t)
@@ -889,12 +895,16 @@ func TestDeclaredAgain(t *testing.T) {
 				obj.DeletionTimestamp = &metav1.Time{Time: at}
 			}
 			obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
+			form := &v2.HelmRelease{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "web"}}
+			if tc.form != nil {
+				tc.form(form)
+			}
 			n := m.newRun(obj, wanted)
 			n.guard.claimed = func(_ context.Context, e, _ inventory.Entry) (apply.Claim, error) {
 				if e.Name == tc.but {
 					return apply.Claim{}, nil
 				}
-				return self, nil
+				return apply.Claim{Owner: "HelmRelease/apps/web", Kind: apply.Again, Form: form}, nil
 			}
 			out, err := n.uninstall(t.Context())
 			if (out.HandOver != nil) != (tc.out.After == handOverPoll) {

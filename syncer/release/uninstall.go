@@ -340,7 +340,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 	return Outcome{}, nil
 }
 
-// comesBack reports whether a HelmRelease that is being deleted is declared again, with all that its release has. It
+// comesBack reports whether a HelmRelease that is being deleted is declared again, with the release and all that it has. It
 // waits for nobody then, least of all for itself. Whose release failed may have been deleted for that.
 func (n *run) comesBack(rel *helmrelease.Release, s *verdicts, going []inventory.Entry) (back bool) {
 	if n.obj.DeletionTimestamp.IsZero() || !isDeployed(rel) {
@@ -349,13 +349,20 @@ func (n *run) comesBack(rel *helmrelease.Release, s *verdicts, going []inventory
 	for _, e := range going {
 		switch d := s.judged[e]; {
 		case Judge(d) == Gone, Judge(d) == Foreign:
-		case !d.Again:
+		case !d.Again || !n.pointsHere(d.Form):
 			return false
 		default:
 			back = true
 		}
 	}
 	return back
+}
+
+// pointsHere reports whether a HelmRelease, in the form in which it is to be, has this release. Another one is installed
+// beside it, even where both have the same objects, and nobody answers for this one then.
+func (n *run) pointsHere(form client.Object) bool {
+	next, ok := form.(*v2.HelmRelease)
+	return ok && ShortName(next.GetReleaseName()) == n.name && next.GetReleaseNamespace() == n.namespace && next.GetStorageNamespace() == n.storageNamespace
 }
 
 // stillIn are the objects that go with the newest revision, which is the first of found, and those on
