@@ -1076,8 +1076,13 @@ func TestElsewhereUnapplied(t *testing.T) {
 		"UntoldIn": {"the same, and it is", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); holding(h, willNotInstall+"Clusters") }, func(local bool) bool { return !local }, false, true, 0},
 		"Mute":     {"it was not looked at before, and has a Cluster", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); withCluster(h, common.StatusDeployed) }, nil, false, false, 1},
 		"MuteIn":   {"the same, in the cluster that it was released to", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); withCluster(h, common.StatusDeployed) }, func(local bool) bool { return !local }, false, true, 0},
-		"Begun":    {"the same, and the storage does not have it any more, as its uninstallation began", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); withCluster(h, common.StatusUninstalling) }, nil, false, true, 0},
-		"Nothing":  {"without a Cluster it is taken for the same", func(h *helmv2.HelmRelease) { recordAt(h, "way", "") }, nil, false, true, 0},
+		"Begun": {"the same, and the storage does not have it any more, as its uninstallation began", func(h *helmv2.HelmRelease) {
+			recordAt(h, "way", "")
+			withCluster(h, common.StatusUninstalling)
+			h.Status.History[0].Action = helmv2.ReleaseActionUninstall
+		}, nil, false, true, 0},
+		"Marked":  {"its Clusters went, before Helm was called", func(h *helmv2.HelmRelease) { recordAt(h, "way", ""); withCluster(h, common.StatusUninstalling) }, nil, false, false, 1},
+		"Nothing": {"without a Cluster it is taken for the same", func(h *helmv2.HelmRelease) { recordAt(h, "way", "") }, nil, false, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := takeMoving(t, "there", installed("", func(h *helmv2.HelmRelease) {

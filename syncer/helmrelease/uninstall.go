@@ -129,10 +129,15 @@ func (r *Reconciler) uninstall(ctx context.Context, run *run) (gone bool, result
 }
 
 // hasCluster reports whether a Cluster of a release is on record, and the release as installed. One whose uninstallation
-// began may be gone from the storage before its objects are.
+// by Helm began may be gone from the storage before its objects are.
 func hasCluster(obj *helmv2.HelmRelease) bool {
 	latest, i := obj.Status.History.Latest(), obj.Status.Inventory
-	if latest == nil || i == nil || latest.Status == common.StatusUninstalling.String() || latest.Status == common.StatusUninstalled.String() {
+	if latest == nil || i == nil || latest.Status == common.StatusUninstalled.String() {
+		return false
+	}
+	// What goes before Helm is called is waited for with the release in the storage, and the record of how it was made.
+	byHelm := latest.Action == helmv2.ReleaseActionUninstall || latest.Action == helmv2.ReleaseActionUninstallRemediation
+	if latest.Status == common.StatusUninstalling.String() && byHelm {
 		return false
 	}
 	return slices.ContainsFunc(i.Entries, func(ref helmv2.ResourceRef) bool {

@@ -294,6 +294,12 @@ func (h *helm) uninstall(name string) (rel *helmrelease.Release, err error) {
 	return rel, err
 }
 
+// begun marks a revision as one whose uninstall began, as Helm's own uninstall does.
+func (h *helm) begun(rel *helmrelease.Release) error {
+	rel.SetStatus(common.StatusUninstalling, "Deletion in progress (or silently failed)")
+	return h.cfg.Releases.Update(rel)
+}
+
 // unlock marks a release as failed whose action never ended.
 func (h *helm) unlock() (was common.Status, rel *helmrelease.Release, err error) {
 	rel, err = typed(h.cfg.Releases.Last(h.name))

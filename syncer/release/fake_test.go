@@ -243,6 +243,11 @@ func (h *memoryHelm) uninstall(string) (*helmrelease.Release, error) {
 	return rel, nil
 }
 
+func (h *memoryHelm) begun(*helmrelease.Release) error {
+	h.wrote(h.change(common.StatusUninstalling))
+	return nil
+}
+
 func (h *memoryHelm) unlock() (common.Status, *helmrelease.Release, error) {
 	was := h.stored[len(h.stored)-1].Info.Status
 	if _, err := h.take(Unlock); err != nil {

@@ -12,6 +12,7 @@ import (
 	"helm.sh/helm/v4/pkg/release/common"
 	helmrelease "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func (n *run) rollback(ctx context.Context) error {
@@ -95,8 +96,11 @@ func (n *run) holdRemedy(ctx context.Context, next Action) (*Outcome, error) {
 	if len(s.kept()) > 0 {
 		return nil, nil
 	}
+	if len(n.guard.judgeAll(ctx, n.found.leftovers, nil).kept()) > 0 {
+		rel = nil // what the chart dropped before would hold the end of an uninstall that began
+	}
 	failed := conditions.Get(n.obj, meta.ReadyCondition)
-	out, err := n.dismantle(ctx, s)
+	out, err := n.dismantle(ctx, s, rel)
 	switch {
 	case err != nil:
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", n.text(err))
@@ -120,10 +124,15 @@ func (n *run) holdFinish(ctx context.Context, next Action) (*Outcome, error) {
 	case err != nil:
 		conditions.MarkFalse(n.obj, meta.ReadyCondition, v2.UninstallFailedReason, "%s", err)
 		return nil, err
-	case out != (Outcome{}):
-		return &out, nil
+	case out == (Outcome{}):
+		return nil, nil
+	case n.obj.Status.Failures > 0 && !out.Held:
+		// Nothing was changed since the failure that it is uninstalled for.
+		if ready := n.ready(); ready != nil && ready.Status == metav1.ConditionFalse {
+			conditions.Set(n.obj, ready)
+		}
 	}
-	return nil, nil
+	return &out, nil
 }
 
 // finishUninstall ends an uninstall that began before. Until it has, nothing else can

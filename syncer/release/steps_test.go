@@ -294,9 +294,9 @@ func TestRemedyBelow(t *testing.T) {
 	}{
 		{"it takes down what it applied from now on", "install", Outcome{After: clusterPoll}},
 		{"it still does", "install", Outcome{After: clusterPoll}},
-		{"it is gone", "install uninstall", Outcome{Again: true}},
+		{"it is gone", "install uninstall install", Outcome{Stalled: true}},
 	} {
-		if step.out.Again {
+		if step.out.Stalled {
 			m.live["below"] = inventory.Live{State: inventory.Absent}
 		}
 		out, err := m.newRun(obj, wanted).reconcile(t.Context())
@@ -304,9 +304,98 @@ func TestRemedyBelow(t *testing.T) {
 			t.Fatalf("%s: reconcile() = %+v, %v, deleted %v and took %q", step.reason, out, err, m.deleted, got)
 		}
 		ready, waits := conditions.Get(obj, fluxmeta.ReadyCondition), conditions.GetMessage(obj, fluxmeta.ReconcilingCondition)
-		if says := waits == "Waiting for the end of HelmRelease/apps/below"; ready == nil || ready.Status != metav1.ConditionFalse || says == step.out.Again {
+		if says := waits == "Waiting for the end of HelmRelease/apps/below"; ready == nil || ready.Status != metav1.ConditionFalse || says == step.out.Stalled {
 			t.Errorf("%s: %v, and it says %q", step.reason, ready, waits)
 		}
+	}
+}
+
+// TestRemedyFixed: a failed release is made good while its remediation takes down its HelmReleases. An upgrade would
+// take what goes for what is there (read 935).
+func TestRemedyFixed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		left   []inventory.Entry
+		ready  string
+		taken  string
+	}{
+		"Fixed": {"all is made anew", nil, "Waiting for the end of HelmRelease/apps/below", "install uninstall install"},
+		"Left": {"data that was dropped before and waits for a person does not hold that",
+			[]inventory.Entry{named("PersistentVolumeClaim", "data")}, "", "install upgrade"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			obj.Status, m.stored = v2.HelmReleaseStatus{}, nil
+			obj.Spec.Install = &v2.Install{Remediation: &v2.InstallRemediation{Retries: 3}}
+			m.fails[Install], m.manifest = errors.New("it is never ready"), manifestOf(named("ConfigMap", "settings"), named("HelmRelease", "below"))
+			m.live = map[string]inventory.Live{"settings": owned(nil), "below": owned(nil), "data": owned(nil)}
+			m.lingers = map[string]bool{"below": true}
+			obj.Status.Inventory = refsOf(tc.left)
+			if out, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil || out != (Outcome{After: clusterPoll}) {
+				t.Fatalf("%s: reconcile() = %+v, %v", tc.reason, out, err)
+			}
+			delete(m.fails, Install)
+			obj.Generation++
+			out, err := m.newRun(obj, wanted).reconcile(t.Context())
+			if tc.ready != "" && (err != nil || out != (Outcome{After: clusterPoll}) || conditions.GetMessage(obj, fluxmeta.ReadyCondition) != tc.ready) {
+				t.Errorf("%s: reconcile() = %+v, %v, and it is %v", tc.reason, out, err, conditions.Get(obj, fluxmeta.ReadyCondition))
+			}
+			m.live["below"] = inventory.Live{State: inventory.Absent}
+			_, err = m.newRun(obj, wanted).reconcile(t.Context())
+			if got := strings.Join(m.taken, " "); err != nil || got != tc.taken {
+				t.Errorf("%s: took %q, want %q: %v", tc.reason, got, tc.taken, err)
+			}
+		})
+	}
+}
+
+// TestLeaveReverted: what made a HelmRelease leave its release is reverted while the Kustomizations and HelmReleases of
+// that take down what they applied. It is not ready without them, and makes them anew (read 935).
+func TestLeaveReverted(t *testing.T) {
+	below, settings, prod := named("HelmRelease", "below"), named("ConfigMap", "settings"), named("Cluster", "prod")
+	for name, tc := range map[string]struct {
+		reason string
+		has    []inventory.Entry
+		move   func(*v2.HelmRelease)
+		out    Outcome
+		taken  string
+	}{
+		"Name": {"all is made anew", []inventory.Entry{below, settings}, func(o *v2.HelmRelease) { o.Spec.ReleaseName = "other" },
+			Outcome{After: clusterPoll}, "uninstall install"},
+		"Namespace": {"the same", []inventory.Entry{below, settings}, func(o *v2.HelmRelease) { o.Spec.TargetNamespace = "other" },
+			Outcome{After: clusterPoll}, "uninstall install"},
+		"Cluster": {"a Cluster that waited for its turn stays", []inventory.Entry{below, prod}, func(o *v2.HelmRelease) { o.Spec.ReleaseName = "other" },
+			Outcome{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj, m := inSync(t)
+			m.manifest = manifestOf(tc.has...)
+			m.stored[0].Manifest = m.manifest
+			obj.Status.History[0] = snapshotOf(m.stored[0], "", v2.ReleaseActionInstall)
+			obj.Status.Inventory = refsOf(tc.has)
+			obj.Annotations = map[string]string{v1alpha1.DeletionAnnotation: v1alpha1.DeletionConfirmed}
+			m.live = map[string]inventory.Live{"below": owned(nil), "settings": owned(nil), "prod": owned(nil)}
+			m.lingers = map[string]bool{"below": true}
+			before := obj.Spec.DeepCopy()
+			tc.move(obj)
+			obj.Generation++
+			if out, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil || out != (Outcome{After: clusterPoll}) || strings.Join(m.deleted, " ") != "below" {
+				t.Fatalf("%s: reconcile() = %+v, %v, and deleted %v", tc.reason, out, err, m.deleted)
+			}
+			obj.Spec = *before
+			obj.Generation++
+			out, err := m.newRun(obj, wanted).reconcile(t.Context())
+			if waits := tc.taken != ""; err != nil || out != tc.out || conditions.IsReady(obj) == waits || len(m.taken) > 0 {
+				t.Errorf("%s: reconcile() = %+v, %v, it took %v and is %v", tc.reason, out, err, m.taken, conditions.Get(obj, fluxmeta.ReadyCondition))
+			}
+			m.live["below"] = inventory.Live{State: inventory.Absent}
+			if out, err := m.newRun(obj, wanted).reconcile(t.Context()); err != nil || out != (Outcome{}) || !conditions.IsReady(obj) {
+				t.Errorf("%s: reconcile() = %+v, %v in the end, and it is %v", tc.reason, out, err, conditions.Get(obj, fluxmeta.ReadyCondition))
+			}
+			if got := strings.Join(m.taken, " "); got != tc.taken || strings.Join(m.deleted, " ") != "below" {
+				t.Errorf("%s: took %q, want %q, and deleted %v", tc.reason, got, tc.taken, m.deleted)
+			}
+		})
 	}
 }
 

@@ -216,7 +216,7 @@ func (n *run) leave(ctx context.Context) (Outcome, error) {
 // objects may go. If one must stay, uninstall touches nothing.
 func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 	obj := n.obj
-	before := obj.Status.History.Latest().DeepCopy()
+	before := obj.Status.History.Latest()
 	// The release is where it was installed, which may not be where it is declared
 	// now.
 	n.name, n.namespace, n.storageNamespace = before.Name, before.Namespace, obj.Status.StorageNamespace
@@ -240,6 +240,7 @@ func (n *run) uninstall(ctx context.Context) (Outcome, error) {
 		n.event(about(before), corev1.EventTypeNormal, v2.UninstallSucceededReason, message)
 		return Outcome{}, nil
 	}
+	before = obj.Status.History.Latest().DeepCopy() // it may have been marked just now
 	h := n.helm(ctx, func(rel *helmrelease.Release) { replace(obj, rel, always(v2.ReleaseActionUninstall)) })
 	rel, err := h.uninstall(before.Name)
 	switch {
@@ -325,7 +326,7 @@ func (n *run) clear(ctx context.Context) (Outcome, error) {
 		n.waits("for another owner to take over " + inventory.Names(s.awaited))
 		return Outcome{After: n.handOverPause(record), HandOver: record}, nil
 	}
-	if out, err := n.dismantle(ctx, s); err != nil || out != (Outcome{}) {
+	if out, err := n.dismantle(ctx, s, rel); err != nil || out != (Outcome{}) {
 		out.HandOver = record
 		return out, err
 	}
@@ -458,14 +459,20 @@ func goingOf(objects []*unstructured.Unstructured) []inventory.Entry {
 }
 
 // dismantle deletes the Kustomizations and HelmReleases of a release, and its Clusters, these one after the
-// other, and waits for their end and that of other Clusters which need its objects.
-func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
+// other, and waits for their end and that of other Clusters which need its objects. rel is the newest revision, nil if
+// nothing is to say that its uninstall began.
+func (n *run) dismantle(ctx context.Context, s *verdicts, rel *helmrelease.Release) (Outcome, error) {
 	first := slices.DeleteFunc(slices.Clone(s.deletable), func(d Candidate) bool {
 		return !isCluster(d.Entry) && (d.LowerTier || !d.Live.TakesDown(d.Entry, n.Now()))
 	})
 	going, errs := n.guard.deleteAll(ctx, s, first, metav1.DeletePropagationBackground)
-	if len(errs) > 0 {
-		return Outcome{}, errors.Join(errs...)
+	// A Cluster that does not go yet is not to go because of that: whatever comes meanwhile may keep it.
+	kept := len(s.queued) > 0 || slices.ContainsFunc(first, func(d Candidate) bool { return isCluster(d.Entry) && !slices.Contains(going, d.Entry) })
+	if len(going) > 0 && !kept {
+		errs = append(errs, n.begins(ctx, rel))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Outcome{}, err
 	}
 	if len(s.held)+len(s.awaited) > 0 {
 		return Outcome{Again: true}, nil // as it is judged now
@@ -489,6 +496,25 @@ func (n *run) dismantle(ctx context.Context, s *verdicts) (Outcome, error) {
 	}
 	n.waits(strings.Join(waits, ", and "))
 	return Outcome{After: clusterPoll}, nil
+}
+
+// begins marks the newest revision as one whose uninstall began, in Helm's storage and in the history. What goes before
+// Helm uninstalls the rest takes its time, and whatever the object declares meanwhile, all that the release had is made
+// anew after that. A HelmRelease that is being deleted may come back with what is left of it.
+func (n *run) begins(ctx context.Context, rel *helmrelease.Release) error {
+	if rel == nil || !n.obj.DeletionTimestamp.IsZero() || n.found.successor != "" {
+		return nil
+	}
+	latest := n.obj.Status.History.Latest()
+	if status := rel.Info.Status; status == common.StatusUninstalling || status == common.StatusUninstalled ||
+		latest == nil || !latest.Targets(rel.Name, rel.Namespace, rel.Version) {
+		return nil
+	}
+	h := n.helm(ctx, func(rel *helmrelease.Release) { replace(n.obj, rel, same) })
+	if err := h.begun(rel); err != nil {
+		return fmt.Errorf("cannot mark release %s/%s as uninstalling: %w", rel.Namespace, rel.Name, err)
+	}
+	return nil
 }
 
 // waits records what the end of a release waits for. The object is not ready for as long.

@@ -43,6 +43,8 @@ type actor interface {
 	test() (*helmrelease.Release, error)
 	// uninstall removes the newest revision of a release, and returns it.
 	uninstall(name string) (*helmrelease.Release, error)
+	// begun marks a revision as one whose uninstall began.
+	begun(rel *helmrelease.Release) error
 	// unlock marks a release as failed whose action never ended.
 	unlock() (was common.Status, rel *helmrelease.Release, err error)
 	// rehearse renders what an install or upgrade would make.
